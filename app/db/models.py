@@ -1,0 +1,1 @@
+"""All tables on one page."""

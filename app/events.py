@@ -1,0 +1,1 @@
+"""Everything a socket may say or hear: tagged structs."""

@@ -1,0 +1,1 @@
+"""Settings: frozen, typed, read from the environment once, by `__main__`."""

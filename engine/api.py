@@ -1,0 +1,481 @@
+"""The engine's contract: structs, enums and the nine calls of `Engine`.
+
+Everything that crosses between `app` and `engine` is declared here and nowhere else. Token ids are
+plain ints, positions count tokens from 0, intervals are half-open `[start, end)`, durations are
+seconds. Nothing here knows torch, a process or a clock.
+"""
+
+import enum
+from collections.abc import AsyncIterator, Sequence
+from typing import NewType, Protocol
+
+import msgspec
+
+JobId = NewType("JobId", str)
+SessionId = NewType("SessionId", str)
+OwnerId = NewType("OwnerId", str)
+Scope = NewType("Scope", str)
+
+OPERATOR_SCOPE = Scope("operator")
+"""The zone that every owner may match: personas, few-shots and the template's own opening."""
+
+
+# ---------------------------------------------------------------- text to ids
+
+
+class Role(enum.StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message as text, before the template."""
+
+    role: Role
+    text: str
+
+
+class Seam(enum.StrEnum):
+    """How the ids that a rendering continues end, which decides the glue that comes first.
+
+    START: there are none. CLOSED: a message with its closing glue. STOPPED: a reply that ends in
+    its own end-of-turn token. CUT: a reply without one (stopped, or out of tokens).
+    """
+
+    START = "start"
+    CLOSED = "closed"
+    STOPPED = "stopped"
+    CUT = "cut"
+
+
+class RenderRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """New messages to turn into ids, continuing ids that end in `seam`.
+
+    With `opens_reply` the rendering ends where the assistant's first token comes. Where the model's
+    template is not prefix-stable (`ModelCard.template.stable` is false) callers send the whole
+    history with `Seam.START`.
+    """
+
+    messages: tuple[Message, ...]
+    seam: Seam
+    opens_reply: bool
+
+
+class Rendered(msgspec.Struct, frozen=True, kw_only=True):
+    """`token_ids` of the new part only; `ends[i]` is where message i and its glue end in it.
+
+    With `Seam.START` the template may open with tokens of its own (a BOS, a default system
+    message); these end at `opening_end` and hold no caller's text.
+    """
+
+    token_ids: tuple[int, ...]
+    ends: tuple[int, ...]
+    opening_end: int
+
+
+# ---------------------------------------------------------------- jobs
+
+
+class JobClass(enum.StrEnum):
+    """The scheduler's order, strongest first."""
+
+    INTERACTIVE = "interactive"
+    BACKGROUND = "background"
+    DRAFT = "draft"
+
+
+class CacheSource(enum.StrEnum):
+    """Whose tokens a prompt's zone holds; receipts count cached tokens by it."""
+
+    TEMPLATE = "template"
+    PERSONA = "persona"
+    DOCUMENT = "document"
+    SESSION = "session"
+
+
+class Zone(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompt tokens from the previous zone's end up to `end` are matched inside `scope`.
+
+    Zones are in order and the last one ends at the prompt's end; output continues the last zone.
+    """
+
+    scope: Scope
+    source: CacheSource
+    end: int
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen; `temperature` 0 is greedy. `top_k` 0 means all tokens."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    """Same seed, same prompt, same output; the stream is keyed by seed and position."""
+    logprobs: int | None = None
+    """None: no logprobs. n: of the chosen token and of the n most likely (0 to 20)."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a reply ends. `max_output_tokens` None means as many as the context holds."""
+
+    max_output_tokens: int | None = None
+    min_output_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What this conversation sent last time: enough to name the reason of a miss."""
+
+    token_ids: tuple[int, ...]
+    """Prompt and output of the turn that this one follows."""
+    model_fingerprint: str
+    template_fingerprint: str
+    boot_id: str
+    head_end: int = 0
+    """Where the previous prompt's instructions or persona ended."""
+    forked: bool = False
+    """True when this turn leaves the branch that the previous turn was on."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One `generate` call: a turn, a title, a warm-up. A warm-up has `max_output_tokens` 0."""
+
+    job_id: JobId
+    owner_id: OwnerId
+    token_ids: tuple[int, ...]
+    zones: tuple[Zone, ...]
+    session_id: SessionId | None = None
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    job_class: JobClass = JobClass.INTERACTIVE
+    history: History | None = None
+    resumed_output: tuple[int, ...] = ()
+    """Output that a lost engine had already sent: it is replayed as output, never sent again."""
+
+
+class MissReason(enum.StrEnum):
+    FIRST_TURN = "first_turn"
+    NEW_BRANCH = "new_branch"
+    INPUT_CHANGED = "input_changed"
+    INSTRUCTIONS_CHANGED = "instructions_changed"
+    TEMPLATE_CHANGED = "template_changed"
+    MODEL_CHANGED = "model_changed"
+    EVICTED_IDLE = "evicted_idle"
+    EVICTED_PRESSURE = "evicted_pressure"
+    EVICTED_QUOTA = "evicted_quota"
+    ENGINE_RESTART = "engine_restart"
+    BELOW_GRANULARITY = "below_granularity"
+
+
+class CachedBySource(msgspec.Struct, frozen=True, kw_only=True):
+    """Cached prompt tokens by whose zone they lie in; they sum to the receipt's `cached_tokens`."""
+
+    template: int = 0
+    persona: int = 0
+    document: int = 0
+    session: int = 0
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn cost. `cached_tokens + computed_tokens == prompt_tokens`, always (law 2)."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    cached_by_source: CachedBySource
+    miss_reason: MissReason | None
+    """Why more than the new turn was computed; None when the whole history was cached."""
+    differs_at: int | None
+    """First position at which the prompt differs from the conversation's history, if it does."""
+    queue_s: float
+    prefill_s: float
+    first_token_s: float | None
+    """From submission to the first output token; None when there was none."""
+    total_s: float
+    model_fingerprint: str
+    template_fingerprint: str
+    boot_id: str
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job was not served: a code of `engine.errors`, words, and the numbers involved."""
+
+    code: str
+    message: str
+    field: str | None = None
+    needed_tokens: int | None = None
+    limit_tokens: int | None = None
+    retry_after_s: float | None = None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    token_id: int
+    token: str
+    logprob: float
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one output token: the chosen one and the most likely ones, best first."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...]
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
+    """The job holds its blocks and its first new token is about to be computed."""
+
+    job_id: JobId
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
+    """New output: `token_ids` follow those sent before; `text` may lag behind them.
+
+    Text is held back while it may still be part of a stop string or half a character.
+    """
+
+    job_id: JobId
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
+    """The last event of a job. `token_ids` is the whole kept output, the authority over the deltas.
+
+    It may be shorter than the deltas' ids where a stop string was found. `seam` says how it ends.
+    `receipt` is None only when the job was refused before it was admitted.
+    """
+
+    job_id: JobId
+    reason: FinishReason
+    token_ids: tuple[int, ...]
+    text: str
+    """Text that no delta has sent yet."""
+    seam: Seam
+    receipt: Receipt | None = None
+    refusal: Refusal | None = None
+
+
+JobEvent = Started | Delta | Finished
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """`step` is the engine step after which the job computed nothing more.
+
+    None: the job was not running (never known, or finished before).
+    """
+
+    job_id: JobId
+    step: int | None
+
+
+# ---------------------------------------------------------------- leases
+
+
+class SubjectKind(enum.StrEnum):
+    SESSION = "session"
+    PERSONA = "persona"
+    OWNER = "owner"
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose blocks a wish is about. `OWNER` stands for everything in an owner's scope."""
+
+    kind: SubjectKind
+    subject_id: str
+    owner_id: OwnerId
+
+
+class RetentionClass(enum.IntEnum):
+    """The order in which cached blocks are let go: lower first."""
+
+    ORPHAN = 0
+    IDLE = 1
+    RECENT = 2
+    KEPT = 3
+    LIVE = 4
+    SHARED = 5
+    RUNNING = 6
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
+    """Keep the subject's blocks in `retention` until told otherwise, or for `ttl_s` seconds."""
+
+    retention: RetentionClass
+    ttl_s: float | None = None
+
+
+class Forget(msgspec.Struct, frozen=True, kw_only=True, tag="forget"):
+    """Let the subject go; blocks that nobody else refers to are zeroed and freed."""
+
+
+Wish = Hold | Forget
+
+
+class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
+    subject: Subject
+    retention: RetentionClass
+    pinned_blocks: int
+    expires_s: float | None
+
+
+# ---------------------------------------------------------------- what the engine tells of itself
+
+
+class TemplateFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """What the check of the chat template found at load (law 3)."""
+
+    stable: bool
+    detail: str
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    model_fingerprint: str
+    template_fingerprint: str
+    boot_id: str
+    context_tokens: int
+    block_tokens: int
+    pool_blocks: int
+    kv_bytes_per_token: int
+    dtype: str
+    device: str
+    attention: str
+    vocabulary_tokens: int
+    eos_token_ids: tuple[int, ...]
+    template: TemplateFinding
+
+
+class BlockCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks by state; the states sum to `total` after every operation (law 5)."""
+
+    in_use: int
+    copying: int
+    pinned: int
+    cached: int
+    free: int
+
+    @property
+    def total(self) -> int:
+        return self.in_use + self.copying + self.pinned + self.cached + self.free
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters since boot and gauges of now; readers divide."""
+
+    boot_id: str
+    steps: int
+    running_jobs: int
+    waiting_jobs: int
+    blocks: BlockCounts
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    cached_by_source: CachedBySource
+    finished_jobs: dict[str, int]
+    misses: dict[str, int]
+    evicted_blocks: int
+    preemptions: int
+    step_s: float
+    cache_s: float
+    """Time spent in the cache's own work (acquire, publish, release, evict)."""
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    session_id: SessionId
+    owner_id: OwnerId
+    retention: RetentionClass
+    cached_tokens: int
+    idle_s: float
+
+
+class PrefixNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of the prefix tree: sizes only, never text or ids."""
+
+    node_id: int
+    parent_id: int | None
+    scope: Scope
+    tokens: int
+    blocks: int
+    in_use: bool
+    retention: RetentionClass
+
+
+class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    sequence_number: int
+    blocks: BlockCounts
+    sessions: tuple[SessionView, ...]
+    nodes: tuple[PrefixNode, ...]
+
+
+class CacheEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something changed in the cache; a gap in the numbers means: take a snapshot."""
+
+    sequence_number: int
+    kind: str
+    """`published`, `evicted`, `forgotten` or `leased`."""
+    scope: Scope | None
+    tokens: int
+    blocks: BlockCounts
+
+
+class Engine(Protocol):
+    """What `app` may ask of an engine: these nine calls and no more.
+
+    Raises `EngineLost` where the engine died and was not brought back, `EngineClosed` after
+    `aclose`. Job-level refusals arrive as `Finished(reason=REFUSED)`.
+    """
+
+    async def info(self) -> ModelCard: ...
+
+    async def render(self, request: RenderRequest) -> Rendered:
+        """Text to ids for new messages only. Raises `Refused` when the template refuses them."""
+        ...
+
+    def generate(self, job: Job) -> AsyncIterator[JobEvent]:
+        """`Started`, any number of `Delta`, exactly one `Finished`; or only a refused `Finished`.
+
+        Dropping the iterator cancels the job.
+        """
+        ...
+
+    async def cancel(self, job_id: JobId) -> Cancelled:
+        """Stop a job in any state; idempotent. Its iterator still ends in `Finished`."""
+        ...
+
+    async def lease(self, subject: Subject, wish: Wish) -> LeaseState: ...
+
+    async def stats(self) -> Stats: ...
+
+    async def snapshot(self) -> CacheSnapshot: ...
+
+    def watch(self, after: int) -> AsyncIterator[CacheEvent]: ...
+
+    async def aclose(self) -> None:
+        """Refuse new jobs, cancel what runs, free everything. Idempotent."""
+        ...
+
+
+def zone_spans(zones: Sequence[Zone]) -> list[tuple[int, int, Zone]]:
+    """`[start, end)` of each zone, in order."""
+    starts = [0, *(zone.end for zone in zones[:-1])]
+    return [(start, zone.end, zone) for start, zone in zip(starts, zones, strict=True)]

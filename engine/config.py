@@ -1,0 +1,1 @@
+"""EngineConfig: frozen, validated, units in names."""

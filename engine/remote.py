@@ -1,0 +1,1 @@
+"""An engine in its own process, seen from the app: client, supervision, resubmission."""

@@ -1,0 +1,1 @@
+"""Who runs in this step, under the token budget. Knows nothing of tensors or sockets."""

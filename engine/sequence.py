@@ -1,0 +1,1 @@
+"""One running job: ids, block table, progress, status."""

@@ -1,0 +1,1 @@
+"""The engine process: a local engine behind a socket. Knows frames, not what they mean."""

@@ -1,0 +1,1 @@
+"""The contract's structs as msgpack frames: versioned and bounded."""
