@@ -1,1 +1,49 @@
-"""Ids and their prefixes."""
+"""Ids and their prefixes. An id tells its kind at a glance and sorts by the time it was made."""
+
+import secrets
+import time
+from typing import NewType
+
+UserId = NewType("UserId", str)
+LoginId = NewType("LoginId", str)
+KeyId = NewType("KeyId", str)
+PersonaId = NewType("PersonaId", str)
+ConversationId = NewType("ConversationId", str)
+MessageId = NewType("MessageId", str)
+ResponseId = NewType("ResponseId", str)
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def _stamp() -> str:
+    """48 bits of milliseconds and 80 random bits in Crockford's base 32, as in a ULID."""
+    value = (time.time_ns() // 1_000_000 << 80) | secrets.randbits(80)
+    return "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+def new_user_id() -> UserId:
+    return UserId(f"user_{_stamp()}")
+
+
+def new_login_id() -> LoginId:
+    return LoginId(f"login_{_stamp()}")
+
+
+def new_key_id() -> KeyId:
+    return KeyId(f"key_{_stamp()}")
+
+
+def new_conversation_id() -> ConversationId:
+    return ConversationId(f"conv_{_stamp()}")
+
+
+def new_message_id() -> MessageId:
+    return MessageId(f"msg_{_stamp()}")
+
+
+def new_response_id() -> ResponseId:
+    return ResponseId(f"resp_{_stamp()}")
+
+
+def new_request_id() -> str:
+    return f"req_{_stamp()}"
