@@ -94,5 +94,8 @@ format: .venv/tested ## Format and mend what a tool can.
 	$(PY) -m ruff format .
 	$(NPM) run --silent format
 
+golden: .venv/tested ## Write generated pages anew; look at the difference.
+	$(PY) -m tests.kit.laws
+
 lock: ## Write the pinned packages anew from what is installed.
 	$(PY) .lock/lock.py

@@ -1,0 +1,88 @@
+"""The house rules that a linter does not know: what may stand where, and docs that keep in step."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kit import laws
+
+ROOT = Path(__file__).parent.parent
+TOP = {
+    *("pyproject.toml", "alembic.ini", "Makefile", "README.md", "LICENSE"),
+    *("app", "engine", "migrations", "web", "tests", "benchmarks", "docs"),
+}
+SOURCES = [path for top in ("app", "engine") for path in sorted((ROOT / top).rglob("*.py"))]
+LAWS = range(1, 20)
+STRUCTS = {"engine/api.py", "app/events.py", "app/db/models.py", "app/routes/openai/schema.py"}
+"""Pages of declarations: long is fine where nothing happens."""
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True)
+    return listed.stdout.decode().splitlines()
+
+
+def test_the_top_level_holds_only_what_the_design_names():
+    top = {name.split("/")[0] for name in tracked()}
+
+    assert {name for name in top if not name.startswith(".")} <= TOP
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_says_what_it_owns(path: Path):
+    source = path.read_text()
+    if path.name == "__init__.py":
+        assert source == "", "a package marker re-exports nothing"
+    else:
+        assert ast.get_docstring(ast.parse(source))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_stays_readable_in_one_sitting(path: Path):
+    limit = 550 if str(path.relative_to(ROOT)) in STRUCTS else 400
+
+    assert len(path.read_text().splitlines()) <= limit
+
+
+def test_only_settings_know_the_environment():
+    readers = {
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if re.search(r"\b(os\.environ|getenv|environb)\b", path.read_text())
+    }
+
+    assert readers <= {"app/settings.py", "app/__main__.py"}
+
+
+def test_migrations_import_nothing_that_changes():
+    for path in (ROOT / "migrations" / "versions").glob("*.py"):
+        assert not re.search(r"^\s*(from|import) (app|engine)\b", path.read_text(), re.MULTILINE)
+
+
+def test_the_app_loads_without_torch():
+    script = "import sys, app.asgi, engine.connect; sys.exit('torch' in sys.modules)"
+
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+def test_no_test_waits_by_sleeping():
+    naps = re.compile(r"\b(time|asyncio)\.sleep\((?!0\))")
+    sleepers = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        if path != Path(__file__) and naps.search(path.read_text())
+    }
+
+    assert not sleepers
+
+
+def test_the_page_of_laws_names_the_tests_of_each():
+    page = laws.PAGE.read_text()
+
+    assert laws.render(page) == page, "run `make golden`"
+    assert set(laws.tests_by_law()) <= set(LAWS)
+    assert [int(number) for number in re.findall(r"^## (\d+)\. ", page, re.MULTILINE)] == [*LAWS]
