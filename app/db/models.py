@@ -1,1 +1,155 @@
-"""All tables on one page."""
+"""All tables on one page.
+
+Every owned row is reached from its user by foreign keys, and goes with it (ON DELETE CASCADE); a
+message goes with its conversation. Queries name the owner themselves: there are no relations to
+walk, so nothing is loaded that was not asked for.
+
+users ─┬─ logins
+       ├─ api_keys
+       └─ conversations ── messages (a tree by parent_id) ── responses
+invitations                                               (no owner: they make one)
+"""
+
+from datetime import datetime
+
+from advanced_alchemy.base import DefaultBase
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.types import AccountRole, Choice, Json, Origin, TokenIds
+from app.events import Problem, ResponseStatus, Usage
+from app.ids import ConversationId, KeyId, LoginId, MessageId, PersonaId, ResponseId, UserId
+from engine.api import Receipt, Role, Seam
+
+
+class User(DefaultBase):
+    __tablename__ = "users"
+
+    id: Mapped[UserId] = mapped_column(String, primary_key=True)
+    email: Mapped[str] = mapped_column(unique=True)
+    """As `people.accounts` normalises it: two spellings of one address are one account."""
+    name: Mapped[str]
+    password_hash: Mapped[str]
+    """argon2id in its own encoding; empty where nobody signs in with a password."""
+    role: Mapped[AccountRole] = mapped_column(Choice(AccountRole))
+    created_at: Mapped[datetime]
+    disabled_at: Mapped[datetime | None]
+
+
+class Login(DefaultBase):
+    """One browser that is signed in; the cookie holds the token, only its SHA-256 is here."""
+
+    __tablename__ = "logins"
+
+    id: Mapped[LoginId] = mapped_column(String, primary_key=True)
+    user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    token_digest: Mapped[bytes] = mapped_column(unique=True)
+    user_agent: Mapped[str]
+    created_at: Mapped[datetime]
+    last_seen_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+
+
+class Invitation(DefaultBase):
+    """A one-time link that makes an account."""
+
+    __tablename__ = "invitations"
+
+    token_digest: Mapped[bytes] = mapped_column(primary_key=True)
+    role: Mapped[AccountRole] = mapped_column(Choice(AccountRole))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+
+
+class ApiKey(DefaultBase):
+    __tablename__ = "api_keys"
+
+    id: Mapped[KeyId] = mapped_column(String, primary_key=True)
+    user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str]
+    prefix: Mapped[str]
+    """The key's first characters, so that its owner knows it again."""
+    digest: Mapped[bytes] = mapped_column(unique=True)
+    created_at: Mapped[datetime]
+    last_used_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class Conversation(DefaultBase):
+    __tablename__ = "conversations"
+    __table_args__ = (Index("ix_conversations_list", "user_id", "origin", "updated_at", "id"),)
+
+    id: Mapped[ConversationId] = mapped_column(String, primary_key=True)
+    user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    origin: Mapped[Origin] = mapped_column(Choice(Origin))
+    title: Mapped[str]
+    persona_id: Mapped[PersonaId | None] = mapped_column(String)
+    leaf_id: Mapped[MessageId | None] = mapped_column(String)
+    """The branch that is shown. No foreign key: it would close a circle with `messages`."""
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class Message(DefaultBase):
+    """A node of a conversation's tree, with the exact ids that it adds to the prompt (law 3)."""
+
+    __tablename__ = "messages"
+    __table_args__ = (UniqueConstraint("conversation_id", "client_message_id"),)
+
+    id: Mapped[MessageId] = mapped_column(String, primary_key=True)
+    conversation_id: Mapped[ConversationId] = mapped_column(
+        ForeignKey("conversations.id", ondelete="CASCADE")
+    )
+    parent_id: Mapped[MessageId | None] = mapped_column(ForeignKey("messages.id"), index=True)
+    """No cascade: the conversation takes all its messages at once, while a cascade along a long
+    branch would pass SQLite's limit of 1,000 nested actions."""
+    role: Mapped[Role] = mapped_column(Choice(Role))
+    text: Mapped[str] = mapped_column(Text)
+    token_ids: Mapped[tuple[int, ...]] = mapped_column(TokenIds)
+    head_token_ids: Mapped[tuple[int, ...] | None] = mapped_column(TokenIds)
+    """Ids that stood before the path of this turn: persona, instructions or template opening."""
+    model_fingerprint: Mapped[str | None]
+    template_fingerprint: Mapped[str | None]
+    seam: Mapped[Seam | None] = mapped_column(Choice(Seam))
+    """How its ids end, which decides the glue of what follows."""
+    client_message_id: Mapped[str | None]
+    created_at: Mapped[datetime]
+
+
+class Response(DefaultBase):
+    """What writes an assistant's message: its state, its cost and what was asked for."""
+
+    __tablename__ = "responses"
+    __table_args__ = (Index("ix_responses_list", "user_id", "created_at", "id"),)
+
+    id: Mapped[ResponseId] = mapped_column(String, primary_key=True)
+    user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    conversation_id: Mapped[ConversationId] = mapped_column(
+        ForeignKey("conversations.id", ondelete="CASCADE"), index=True
+    )
+    message_id: Mapped[MessageId] = mapped_column(
+        ForeignKey("messages.id", ondelete="CASCADE"), unique=True
+    )
+    """The assistant's message that it writes."""
+    parent_id: Mapped[MessageId | None] = mapped_column(
+        ForeignKey("messages.id", ondelete="CASCADE"), index=True
+    )
+    """The message that it answers."""
+    previous_response_id: Mapped[ResponseId | None] = mapped_column(String)
+    """As the caller named it. No foreign key: the previous one may be deleted, or never stored."""
+    origin: Mapped[Origin] = mapped_column(Choice(Origin))
+    status: Mapped[ResponseStatus] = mapped_column(Choice(ResponseStatus), index=True)
+    incomplete_reason: Mapped[str | None]
+    error: Mapped[Problem | None] = mapped_column(Json(Problem))
+    usage: Mapped[Usage | None] = mapped_column(Json(Usage))
+    receipt: Mapped[Receipt | None] = mapped_column(Json(Receipt))
+    model: Mapped[str]
+    instructions: Mapped[str | None] = mapped_column(Text)
+    request: Mapped[dict[str, object]] = mapped_column(Json(dict[str, object]))
+    """Sampling, limits and metadata as they were asked for."""
+    epoch: Mapped[str]
+    """Of the event log that told its life; another epoch's cursors do not fit."""
+    created_at: Mapped[datetime]
+    completed_at: Mapped[datetime | None]

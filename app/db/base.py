@@ -1,0 +1,131 @@
+"""The database: one engine, and short transactions on it.
+
+`begin()` writes and commits, `read()` only looks; both are left before anybody awaits a socket or
+the engine, so that a connection is never held by a stream. Nothing hands out a session that lives
+longer. SQLite by default, PostgreSQL for more; what differs between them ends in this file.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from advanced_alchemy.config import AsyncSessionConfig, EngineConfig, SQLAlchemyAsyncConfig
+from sqlalchemy import URL, Connection, event, make_url, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.pool import ConnectionPoolEntry
+
+_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+asyncpg",
+    "postgresql": "postgresql+asyncpg",
+}
+_BUSY_MS = 10_000
+"""How long SQLite waits for another process's writer (a `keepwarm admin` beside the server)."""
+_WRITES = "keepwarm_writes"
+_POSTGRES_LOOK = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+"""What a SQLite transaction that only reads is by nature."""
+
+
+def database_url(url: str) -> URL:
+    """Accept the plain URLs that people paste, and name the async drivers."""
+    parsed = make_url(url)
+    parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+    if "sslmode" in parsed.query and parsed.drivername.endswith("asyncpg"):
+        # libpq's word; asyncpg knows the same values as `ssl`.
+        mode = parsed.query["sslmode"]
+        parsed = parsed.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
+    return parsed
+
+
+def sqlite_file(url: URL) -> Path | None:
+    """The file behind a SQLite URL; None for another database."""
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return None
+    return Path(url.database)
+
+
+class Database:
+    """An engine with its pool. Owned by whoever made it, who also calls `aclose`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = database_url(url)
+        self._config = SQLAlchemyAsyncConfig(
+            connection_string=self.url.render_as_string(hide_password=False),
+            engine_config=EngineConfig(pool_pre_ping=self.url.get_backend_name() != "sqlite"),
+            session_config=AsyncSessionConfig(expire_on_commit=False),
+            # Times are set by those who mean them; no column holds a file.
+            enable_touch_updated_timestamp_listener=False,
+            enable_file_object_listener=False,
+        )
+        self.engine: AsyncEngine = self._config.get_engine()
+        self._sessions = self._config.create_session_maker()
+        self._looks = {} if self.is_sqlite else _POSTGRES_LOOK
+        # SQLite has one writer. Those of this process queue here, in order, instead of polling the
+        # file's lock against each other.
+        self._writer: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
+        if self.is_sqlite:
+            self._writer = asyncio.Lock()
+            _tune_sqlite(self.engine)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    @contextlib.asynccontextmanager
+    async def begin(self) -> AsyncIterator[AsyncSession]:
+        """A write transaction: committed when the block ends, rolled back when it raises.
+
+        Keep it short, never nest it: on SQLite it holds the only writer's place from its start.
+        """
+        async with self._writer, self._sessions() as session, session.begin():
+            _ = await session.connection(execution_options={_WRITES: True})
+            yield session
+
+    @contextlib.asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """One consistent look, untouched by what others commit meanwhile. Nothing written stays."""
+        async with self._sessions() as session:
+            _ = await session.connection(execution_options=self._looks)
+            yield session
+
+    async def aclose(self) -> None:
+        await self.engine.dispose()
+
+
+async def serialise(session: AsyncSession, name: str) -> None:
+    """Let only one transaction at a time pass here, in all processes, until it ends.
+
+    SQLite's writers are alone anyway; PostgreSQL takes an advisory lock on the name.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+        await session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+
+
+def _tune_sqlite(engine: AsyncEngine) -> None:
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+
+
+def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    # The driver's own transactions begin late and deferred; ours begin where `begin()` says.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    # In WAL, NORMAL loses nothing when the process is killed (law 17), only on a power cut.
+    for pragma in (
+        f"busy_timeout = {_BUSY_MS}",
+        "journal_mode = WAL",
+        "synchronous = NORMAL",
+        "foreign_keys = ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A deferred transaction that reads and then writes cannot wait for the lock: it fails at once.
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

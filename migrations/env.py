@@ -1,0 +1,50 @@
+"""Where Alembic meets the tables: on a connection it is handed, or on its own for `alembic` itself.
+
+Everything runs in the caller's transaction, so a migration happens whole or not at all, on both
+databases. SQLite alters tables by copying them (batch mode).
+"""
+
+import asyncio
+from typing import Any
+
+import sqlalchemy as sa
+from advanced_alchemy.base import orm_registry
+from alembic import context
+from alembic.autogenerate.api import AutogenContext
+from sqlalchemy.types import TypeDecorator
+
+import app.db.models  # noqa: F401  (fills the metadata)
+from app.db.base import Database
+
+
+def render_item(kind: str, item: object, _: AutogenContext) -> str | bool:
+    """Our types as what the database sees: a migration is frozen history and imports no app."""
+    if kind == "type" and isinstance(item, TypeDecorator):
+        return f"sa.{item.impl_instance!r}"
+    return False
+
+
+def migrate(connection: sa.Connection) -> None:
+    options: dict[str, Any] = {"compare_type": True, "render_item": render_item}
+    context.configure(
+        connection=connection,
+        target_metadata=orm_registry.metadata,
+        render_as_batch=connection.dialect.name == "sqlite",
+        **options,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+async def migrate_alone(url: str) -> None:
+    db = Database(url)
+    async with db.begin() as session:
+        await (await session.connection()).run_sync(migrate)
+    await db.aclose()
+
+
+handed: sa.Connection | None = context.config.attributes.get("connection")
+if handed is not None:
+    migrate(handed)
+else:
+    asyncio.run(migrate_alone(context.get_x_argument(as_dictionary=True)["url"]))
