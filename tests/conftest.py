@@ -1,0 +1,35 @@
+"""Fixtures by need; what they are made of lives in `tests/kit`."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.db.base import Database
+from app.db.revisions import migrate
+from tests.kit.db import new_postgres_url, start_postgres
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory):
+    """One real PostgreSQL for the whole run, started by the first test that needs it."""
+    server = start_postgres(tmp_path_factory.mktemp("postgres"))
+    yield server
+    server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+async def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database that does not exist yet (SQLite) or is empty (PostgreSQL)."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/keepwarm.db"
+    return await new_postgres_url(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+async def db(database_url: str) -> AsyncIterator[Database]:
+    """A fresh database with the tables that the migrations make."""
+    await migrate(database_url)
+    async with contextlib.aclosing(Database(database_url)) as database:
+        yield database

