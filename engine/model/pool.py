@@ -1,0 +1,87 @@
+"""The KV tensors: one store in the compute dtype, laid out so that a run of blocks is a view.
+
+Owns the bytes of every block. Slot s of layer l is `keys[l][s]`; block b is the slots
+`[b * block_tokens, (b + 1) * block_tokens)`, so neighbouring blocks are neighbouring rows. It
+refuses to know which block belongs to whom: it is told what to write, copy and wipe.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from engine.step import BlockId, Copy
+
+
+class KVShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What one token's KV entry is made of; the same in every layer."""
+
+    layers: int
+    kv_heads: int
+    head_size: int
+    dtype_bytes: int
+
+    @property
+    def token_bytes(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_size * self.dtype_bytes
+
+    def blocks_in(self, memory_bytes: int, block_tokens: int) -> int:
+        """Whole blocks that fit into `memory_bytes`."""
+        return memory_bytes // (self.token_bytes * block_tokens)
+
+
+class Pool:
+    """`blocks` blocks of `block_tokens` slots. With `poison`, slots that hold nothing are NaN.
+
+    Everything here mutates the tensors in place and none of it checks ownership.
+    """
+
+    def __init__(
+        self,
+        shape: KVShape,
+        *,
+        blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        poison: bool = False,
+    ) -> None:
+        self.shape = shape
+        self.blocks = blocks
+        self.block_tokens = block_tokens
+        self._empty = float("nan") if poison else 0.0
+        slots = blocks * block_tokens
+        # [2 (K, V), layers, slots, kv heads, head size]: flash-attn's order within a layer, and
+        # the one whose gathers are cheapest, since a slot's row is contiguous.
+        self._store = torch.zeros(
+            (2, shape.layers, slots, shape.kv_heads, shape.head_size), dtype=dtype, device=device
+        )
+        if poison:
+            self._store.fill_(self._empty)
+
+    @property
+    def device(self) -> torch.device:
+        return self._store.device
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """All keys of a layer: [slots, kv heads, head size]."""
+        return self._store[0, layer]
+
+    def values(self, layer: int) -> torch.Tensor:
+        """All values of a layer: [slots, kv heads, head size]."""
+        return self._store[1, layer]
+
+    def copy(self, copies: Sequence[Copy]) -> None:
+        """Carry out copy-on-write orders, in their order, in all layers."""
+        for order in copies:
+            source = order.source * self.block_tokens
+            target = order.target * self.block_tokens
+            self._store[:, :, target : target + order.slots] = self._store[
+                :, :, source : source + order.slots
+            ]
+
+    def wipe(self, block_ids: Sequence[BlockId]) -> None:
+        """Zero whole blocks, or poison them in test mode, in all layers."""
+        for block_id in block_ids:
+            start = block_id * self.block_tokens
+            self._store[:, :, start : start + self.block_tokens] = self._empty

@@ -1,0 +1,129 @@
+"""Carries plans out on the real model: wipes, copies, one forward pass, sampling.
+
+The rows of all runs go through the stock modules as one packed sequence, so every matrix product is
+batched over prefill and decode alike; only rows that draw reach the head. It refuses to decide
+anything, and it computes in `launch`, so a handle is the result itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+
+from engine.api import JobId
+from engine.config import EngineConfig
+from engine.errors import Corrupt, Misconfigured
+from engine.model.load import LoadedModel, kv_memory_bytes
+from engine.model.paged import ATTENTION, PagedStep
+from engine.model.pool import Pool
+from engine.model.sample import draw_tokens
+from engine.step import BlockId, DrawnToken, Handle, Plan, Run, RunResult, StepResult
+
+_PROBE = JobId("probe")
+
+# Relative error of a probe's logits: rounding leaves a tenth of it, another attention ten times it.
+_PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """A handle whose step is already done."""
+
+    result: StepResult
+
+    @property
+    def step(self) -> int:
+        return self.result.step
+
+
+class ModelRunner:
+    """A `Runner` over one loaded model. Not thread-safe: one thread launches and collects."""
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        memory_bytes = kv_memory_bytes(config, loaded.device)
+        blocks = loaded.kv.blocks_in(memory_bytes, config.block_tokens)
+        if blocks < 1:
+            least = loaded.kv.token_bytes * config.block_tokens
+            raise Misconfigured(
+                f"kv_memory_bytes is {memory_bytes}: one block of this model takes {least} bytes"
+            )
+        self.attention = f"torch ({ATTENTION})"
+        self._loaded = loaded
+        self._checks = config.checks
+        self.pool = Pool(
+            loaded.kv,
+            blocks=blocks,
+            block_tokens=config.block_tokens,
+            dtype=loaded.dtype,
+            device=loaded.device,
+            poison=config.poison,
+        )
+
+    def launch(self, plan: Plan) -> FinishedStep:
+        """Carry `plan` out; raises `Corrupt` where checks find a logit that is no number."""
+        self.pool.wipe(plan.wipes)
+        self.pool.copy(plan.copies)
+        drawn = self._compute(plan.runs) if plan.runs else []
+        results = tuple(
+            RunResult(job_id=run.job_id, drawn=tokens)
+            for run, tokens in zip(plan.runs, drawn, strict=True)
+        )
+        return FinishedStep(StepResult(step=plan.step, runs=results))
+
+    def collect(self, handle: Handle) -> StepResult:
+        assert isinstance(handle, FinishedStep)
+        return handle.result
+
+    def warm_up(self) -> None:
+        """Compare a short prompt with the model's own attention, and touch what starts lazily.
+
+        Uses block 0 and wipes it, so it comes before the first plan. Raises `Misconfigured` where
+        the model needs an attention that the paged cache does not compute.
+        """
+        tokens = min(self.pool.block_tokens, self._loaded.context_tokens)
+        probe = [(i * 7919) % self._loaded.vocabulary_tokens for i in range(tokens)]
+        run = Run(job_id=_PROBE, token_ids=probe, start=0, block_table=[BlockId(0)], draw=None)
+        ours = self._forward([run], [tokens - 1])[0]
+        self.pool.wipe([BlockId(0)])
+        theirs = self._loaded.reference_logits(probe)
+        error = float((ours - theirs).norm() / theirs.norm())
+        if not error < _PROBE_TOLERANCE[self._loaded.dtype]:
+            raise Misconfigured(
+                f"model {self._loaded.name!r} differs by {error:.1e} from its own attention when it "
+                "runs over the paged cache: choose a model with plain causal attention"
+            )
+
+    def _compute(self, runs: Sequence[Run]) -> list[tuple[DrawnToken, ...]]:
+        ends: list[int] = []
+        rows = 0
+        for run in runs:
+            rows += len(run.token_ids)
+            if run.draw is not None:
+                ends.append(rows - 1)
+        logits = self._forward(runs, ends)
+        if self._checks and bool(logits.isnan().any()):
+            raise Corrupt("a logit is not a number: a slot was read before it was written")
+        draws = [run.draw for run in runs if run.draw is not None]
+        tokens = iter(draw_tokens(logits, draws))
+        return [() if run.draw is None else (next(tokens),) for run in runs]
+
+    @torch.inference_mode()
+    def _forward(self, runs: Sequence[Run], rows: Sequence[int]) -> torch.Tensor:
+        """Write the KV of all runs; logits [len(rows), vocabulary] after the given packed rows."""
+        device = self._loaded.device
+        ids = torch.tensor([list(chain.from_iterable(run.token_ids for run in runs))])
+        positions = torch.cat(
+            [torch.arange(run.start, run.start + len(run.token_ids)) for run in runs]
+        )
+        output = self._loaded.model(
+            input_ids=ids.to(device),
+            position_ids=positions[None].to(device),
+            use_cache=False,
+            logits_to_keep=torch.tensor(rows, dtype=torch.long, device=device),
+            paged=PagedStep(self.pool, runs, self._loaded.dtype),
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
