@@ -1,0 +1,288 @@
+"""Reads what clients of the dialect send: bytes to a checked request, or a refusal by name.
+
+Three rules. Unknown fields are ignored. What the dialect knows and Keepwarm does not do is refused
+with `param` naming it, unless its value asks for nothing. Whatever else is wrong is refused before
+anything is stored. PURE: it knows no socket, no HTTP and no storage.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from app.errors import InvalidRequest
+from app.routes.openai.schema import (
+    CompletionCreate,
+    ContentPart,
+    InputMessage,
+    Knobs,
+    ResponseCreate,
+)
+from engine.api import Limits, Message, Role, Sampling
+
+Document = dict[str, object]
+"""A JSON object as it came, before it is typed."""
+Request = TypeVar("Request", ResponseCreate, CompletionCreate)
+
+MAX_DEPTH = 32
+"""Levels of arrays and objects in a request; the deepest that is of use has five."""
+
+_ROLES = {
+    "system": Role.SYSTEM,
+    "developer": Role.SYSTEM,
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+}
+_TEXT_PARTS = {"text", "input_text", "output_text"}
+_PLAIN_TEXT: Document = {"type": "text"}
+_INCLUDABLE = {
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+}
+"""All but the last name outputs that no answer here can have: asking for them asks for nothing."""
+
+# Known fields that are not supported, with the values that ask for nothing. None always does.
+Unsupported = Mapping[str, tuple[object, ...]]
+_ON_BOTH: Unsupported = {
+    "tools": ([],),
+    "tool_choice": ("auto", "none"),
+    "moderation": (),
+    "service_tier": ("auto", "default"),
+    "stream_options.include_obfuscation": (False,),
+    "prompt_cache_options.comparison_response_id": (),
+}
+UNSUPPORTED_ON_RESPONSES: Unsupported = {
+    **_ON_BOTH,
+    "access_programs": (),
+    "background_options": (),
+    "context_management": ([],),
+    "conversation": (),
+    "image": (),
+    "max_tool_calls": (),
+    "prompt.variables": ({},),
+    "prompt.version": (),
+    "reasoning.effort": ("none",),
+    "reasoning.generate_summary": (),
+    "reasoning.summary": (),
+    "text.format": (_PLAIN_TEXT,),
+    "text.verbosity": ("medium",),
+    "truncation": ("disabled",),
+}
+UNSUPPORTED_ON_COMPLETIONS: Unsupported = {
+    **_ON_BOTH,
+    "audio": (),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "n": (1,),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "response_format": (_PLAIN_TEXT,),
+    "store": (False,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+_IN_MESSAGES = ("audio", "function_call", "name", "tool_call_id", "tool_calls")
+
+
+# ---------------------------------------------------------------- bytes to documents
+
+
+def read_document(raw: bytes | str) -> Document:
+    """A JSON object of bounded depth whose strings can be stored; refused otherwise."""
+    try:
+        document = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise InvalidRequest("This is not valid JSON.", code="invalid_json") from error
+    if not isinstance(document, dict):
+        raise InvalidRequest("A JSON object is expected here.", code="invalid_json")
+    _check_value(document, "", MAX_DEPTH)
+    return document
+
+
+def _check_value(value: object, path: str, depth: int) -> None:
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidRequest("NUL characters are not accepted.", field=path)
+    if depth == 0:
+        raise InvalidRequest(f"Nested deeper than {MAX_DEPTH} levels.", field=path)
+    if isinstance(value, dict):
+        for key, member in value.items():
+            _check_value(key, path, depth)
+            _check_value(member, f"{path}.{key}" if path else key, depth - 1)
+    elif isinstance(value, list):
+        for index, member in enumerate(value):
+            _check_value(member, f"{path}[{index}]", depth - 1)
+
+
+# ---------------------------------------------------------------- documents to requests
+
+
+def response_create(document: Document) -> ResponseCreate:
+    """A request to `/v1/responses`, by POST or by `response.create`."""
+    _refuse_unsupported(document, UNSUPPORTED_ON_RESPONSES)
+    _refuse_in_messages(document, "input")
+    asked = _typed(document, ResponseCreate)
+    for name in asked.include or ():
+        if name not in _INCLUDABLE:
+            raise InvalidRequest(f"There is nothing called {name!r} to include.", field="include")
+    if asked.prompt and asked.instructions:
+        raise InvalidRequest(
+            "`prompt` names a persona, which stands where `instructions` would: give one of them.",
+            field="instructions",
+        )
+    return asked
+
+
+def completion_create(document: Document) -> CompletionCreate:
+    """A request to `/v1/chat/completions`."""
+    _refuse_unsupported(document, UNSUPPORTED_ON_COMPLETIONS)
+    _refuse_in_messages(document, "messages")
+    asked = _typed(document, CompletionCreate)
+    if not asked.messages:
+        raise _missing("messages")
+    if asked.top_logprobs and not asked.logprobs:
+        raise InvalidRequest("`top_logprobs` needs `logprobs: true`.", field="top_logprobs")
+    return asked
+
+
+def _refuse_unsupported(document: Document, unsupported: Unsupported) -> None:
+    for path, neutral in unsupported.items():
+        value = _at(document, path)
+        if value is not None and value not in neutral:
+            raise _not_supported(path)
+
+
+def _at(document: Document, path: str) -> object:
+    """The value at `path`; a parent that is no object stands for it."""
+    value: object = document
+    for key in path.split("."):
+        if not isinstance(value, dict):
+            return value
+        value = value.get(key)
+    return value
+
+
+def _refuse_in_messages(document: Document, field: str) -> None:
+    messages = document.get(field)
+    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+        for key in _IN_MESSAGES:
+            if isinstance(message, dict) and message.get(key):
+                raise _not_supported(f"{field}[{index}].{key}")
+
+
+def _not_supported(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"This value of `{path}` is not supported here.", code="unsupported_parameter", field=path
+    )
+
+
+def _missing(path: str) -> InvalidRequest:
+    return InvalidRequest(f"`{path}` is required.", code="missing_required_parameter", field=path)
+
+
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.*)`$")
+_MISSING = re.compile(r"missing required field `(?P<name>\w+)`")
+
+
+def _typed(document: Document, kind: type[Request]) -> Request:
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise _translated(str(error)) from error
+
+
+def _translated(words: str) -> InvalidRequest:
+    place = _PLACE.search(words)
+    path = place["path"] if place else ""
+    missing = _MISSING.search(words)
+    if missing:
+        return _missing(f"{path}.{missing['name']}" if path else missing["name"])
+    return InvalidRequest(_PLACE.sub("", words) + ".", code="invalid_value", field=path or None)
+
+
+# ---------------------------------------------------------------- requests to the engine's words
+
+
+def sampling(asked: Knobs, logprobs: int | None) -> Sampling:
+    """`temperature` and `top_p` are 1 where nothing is said, as in the dialect."""
+    return Sampling(
+        temperature=_or(asked.temperature, 1.0),
+        top_p=_or(asked.top_p, 1.0),
+        top_k=_or(asked.top_k, 0),
+        min_p=_or(asked.min_p, 0.0),
+        repetition_penalty=_or(asked.repetition_penalty, 1.0),
+        presence_penalty=_or(asked.presence_penalty, 0.0),
+        frequency_penalty=_or(asked.frequency_penalty, 0.0),
+        seed=asked.seed,
+        logprobs=logprobs,
+    )
+
+
+Value = TypeVar("Value")
+
+
+def _or(value: Value | None, default: Value) -> Value:
+    return default if value is None else value
+
+
+def limits(asked: Knobs, max_output_tokens: int | None) -> Limits:
+    """Raises `InvalidRequest` where the least is more than the most."""
+    least = asked.min_tokens or 0
+    if max_output_tokens is not None and least > max_output_tokens:
+        raise InvalidRequest(
+            f"`min_tokens` ({least}) is above the most that is allowed ({max_output_tokens}).",
+            field="min_tokens",
+        )
+    stop = (asked.stop,) if isinstance(asked.stop, str) else asked.stop or ()
+    return Limits(
+        max_output_tokens=max_output_tokens,
+        min_output_tokens=least,
+        ignore_eos=bool(asked.ignore_eos),
+        stop=stop,
+    )
+
+
+def input_messages(asked: ResponseCreate) -> tuple[Message, ...]:
+    """The request's new messages; an input string is one of the user's."""
+    if isinstance(asked.input, str):
+        return (Message(role=Role.USER, text=asked.input),)
+    return messages(asked.input or (), "input")
+
+
+def messages(items: Iterable[InputMessage], field: str) -> tuple[Message, ...]:
+    """Texts with their roles; `field` is what the items are called in errors."""
+    return tuple(_message(item, f"{field}[{index}]") for index, item in enumerate(items))
+
+
+def _message(item: InputMessage, path: str) -> Message:
+    if item.type != "message":
+        raise _not_supported(f"{path}.type")
+    if item.role is None:
+        raise _missing(f"{path}.role")
+    if item.role not in _ROLES:
+        raise _not_supported(f"{path}.role")
+    return Message(role=_ROLES[item.role], text=_text(item.content, f"{path}.content"))
+
+
+def _text(content: str | tuple[ContentPart, ...] | None, path: str) -> str:
+    if content is None:
+        raise _missing(path)
+    if isinstance(content, str):
+        return content
+    return "\n".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: ContentPart, path: str) -> str:
+    if part.type not in _TEXT_PARTS:
+        raise _not_supported(f"{path}.type")
+    if part.text is None:
+        raise _missing(f"{path}.text")
+    return part.text

@@ -1,0 +1,370 @@
+"""The OpenAI dialect's own structs: what its clients send and what they are sent.
+
+Field names and shapes are those of the public SDK (`openai.types.responses`, `openai.types.chat`),
+plus our few extensions (`Knobs`, `ResponseObject.receipt`). What the dialect knows and Keepwarm
+does not do is no field here: `requests.py` refuses it by name; unknown fields are ignored.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from engine.api import Limits, Receipt, Sampling
+
+# ---------------------------------------------------------------- what clients send
+
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+StopText = Annotated[str, Meta(min_length=1, max_length=256)]
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
+
+
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a message; only texts are understood."""
+
+    type: str
+    text: str | None = None
+
+
+class InputMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message in `input` or `messages`. `type` is given in `input` only."""
+
+    role: str | None = None
+    content: str | tuple[ContentPart, ...] | None = None
+    type: str = "message"
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    include_usage: bool | None = None
+
+
+class Knobs(msgspec.Struct, frozen=True, kw_only=True):
+    """How to sample and when to end, on both routes; from `top_k` on they are our extensions."""
+
+    model: str | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Share | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    metadata: Metadata | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopText | Annotated[tuple[StopText, ...], Meta(max_length=16)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    min_p: Share | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+class PromptReference(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored beginning: a persona by its id."""
+
+    id: str
+
+
+class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Hints; only `prewarm` has an effect here, what was computed stays warm anyway."""
+
+    prewarm: bool | None = None
+
+
+class ResponseCreate(Knobs, frozen=True, kw_only=True):
+    """The body of `POST /v1/responses`, and the `response.create` event of the socket."""
+
+    input: str | tuple[InputMessage, ...] | None = None
+    instructions: str | None = None
+    previous_response_id: Annotated[str, Meta(max_length=128)] | None = None
+    prompt: PromptReference | None = None
+    max_output_tokens: Count | None = None
+    include: tuple[str, ...] | None = None
+    prompt_cache_options: CacheOptions | None = None
+    store: bool | None = None
+    background: bool | None = None
+    generate: bool | None = None
+
+
+class CompletionCreate(Knobs, frozen=True, kw_only=True):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: tuple[InputMessage, ...]
+    logprobs: bool | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+
+
+class Echo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a response object repeats of its request."""
+
+    instructions: str | None
+    previous_response_id: str | None
+    metadata: dict[str, str]
+    sampling: Sampling
+    limits: Limits
+    store: bool
+    generate: bool
+
+
+# ---------------------------------------------------------------- pieces of what they are sent
+
+
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+
+
+class Logprob(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+    top_logprobs: tuple[TopLogprob, ...]
+
+
+class OutputText(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    logprobs: tuple[Logprob, ...] = ()
+    type: Literal["output_text"] = "output_text"
+    annotations: tuple[()] = ()
+
+
+class OutputMessage(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    status: str
+    content: tuple[OutputText, ...]
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+
+
+class InputText(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    type: Literal["input_text"] = "input_text"
+
+
+class InputItem(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    role: str
+    content: tuple[InputText | OutputText, ...]
+    type: Literal["message"] = "message"
+    status: Literal["completed"] = "completed"
+
+
+class InputItemList(msgspec.Struct, frozen=True, kw_only=True):
+    data: tuple[InputItem, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    total_tokens: int
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+    message: str
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+
+
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["text"] = "text"
+
+
+class TextConfig(msgspec.Struct, frozen=True, kw_only=True):
+    format: TextFormat = TextFormat()
+
+
+class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
+    """`receipt` is ours: what the turn cost, when it has ended."""
+
+    id: str
+    created_at: float
+    completed_at: float | None
+    status: str
+    error: ErrorDetail | None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: tuple[OutputMessage, ...]
+    previous_response_id: str | None
+    store: bool
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    usage: ResponseUsage | None
+    receipt: Receipt | None
+    object: Literal["response"] = "response"
+    parallel_tool_calls: bool = False
+    service_tier: Literal["default"] = "default"
+    text: TextConfig = TextConfig()
+    tool_choice: Literal["none"] = "none"
+    tools: tuple[()] = ()
+    truncation: Literal["disabled"] = "disabled"
+
+
+class ResponseDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+# ---------------------------------------------------------------- events of a response
+# `stream_id` is present on a named lane of the socket only.
+
+
+class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.created`, `.in_progress`, `.completed`, `.incomplete` and `.failed`."""
+
+    type: str
+    sequence_number: int
+    response: ResponseObject
+    stream_id: str | UnsetType = UNSET
+
+
+class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.output_item.added` and `.done`."""
+
+    type: str
+    sequence_number: int
+    item: OutputMessage
+    output_index: int = 0
+    stream_id: str | UnsetType = UNSET
+
+
+class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.content_part.added` and `.done`."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    part: OutputText
+    output_index: int = 0
+    content_index: int = 0
+    stream_id: str | UnsetType = UNSET
+
+
+class DeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
+    sequence_number: int
+    item_id: str
+    delta: str
+    logprobs: tuple[Logprob, ...]
+    type: Literal["response.output_text.delta"] = "response.output_text.delta"
+    output_index: int = 0
+    content_index: int = 0
+    stream_id: str | UnsetType = UNSET
+
+
+class DoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+    sequence_number: int
+    item_id: str
+    text: str
+    logprobs: tuple[Logprob, ...]
+    type: Literal["response.output_text.done"] = "response.output_text.done"
+    output_index: int = 0
+    content_index: int = 0
+    stream_id: str | UnsetType = UNSET
+
+
+ServerEvent = LifeEvent | ItemEvent | PartEvent | DeltaEvent | DoneEvent
+
+
+# ---------------------------------------------------------------- chat completions and models
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    content: tuple[Logprob, ...]
+    refusal: None = None
+
+
+class CompletionUsage(msgspec.Struct, frozen=True, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: InputTokensDetails
+    completion_tokens_details: OutputTokensDetails = OutputTokensDetails()
+
+
+class CompletionMessage(msgspec.Struct, frozen=True, kw_only=True):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    message: CompletionMessage
+    finish_reason: str
+    logprobs: CompletionLogprobs | None
+    index: int = 0
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    created: int
+    model: str
+    choices: tuple[CompletionChoice, ...]
+    usage: CompletionUsage | None
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class ChunkDelta(msgspec.Struct, frozen=True, kw_only=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    delta: ChunkDelta
+    finish_reason: str | None = None
+    logprobs: CompletionLogprobs | None = None
+    index: int = 0
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """The usage chunk has no choices; the others carry `usage: null` where usage was asked for."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[ChunkChoice, ...]
+    usage: CompletionUsage | UnsetType | None = UNSET
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """`context_tokens` is ours."""
+
+    id: str
+    context_tokens: int
+    created: int = 0
+    object: Literal["model"] = "model"
+    owned_by: str = "keepwarm"
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    data: tuple[Model, ...]
+    object: Literal["list"] = "list"

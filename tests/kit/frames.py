@@ -1,0 +1,47 @@
+"""The dialect's frames as golden files, for strangers depend on them. `make golden` rewrites."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from app.events import LogEvent
+from app.routes.openai import schema
+from app.routes.openai.view import CompletionFold, ResponseFold
+from tests.kit import logs
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "dialect"
+
+
+def responses(events: Iterable[LogEvent], lane: str | None = None) -> list[schema.ServerEvent]:
+    """A log as `/v1/responses` tells it."""
+    fold = ResponseFold(logs.ECHO, lane)
+    return [seen for event in events for seen in fold.events(event)]
+
+
+def chunks(events: Iterable[LogEvent], **asked: bool) -> list[schema.Chunk]:
+    """A log as `/v1/chat/completions` streams it."""
+    fold = CompletionFold(logs.RUNNING, **asked)
+    return [chunk for event in events for chunk in fold.chunks(event)]
+
+
+async def golden() -> dict[str, str]:
+    """File name to content, one frame a line."""
+    answer = await logs.answered(["Hel", "lo"], logprobs=True)
+    return {
+        "responses.jsonl": _lines(responses(answer)),
+        "lane.jsonl": _lines(responses(await logs.answered(["Hi"], logs.CUT), "left")),
+        "failed.jsonl": _lines(responses(await logs.without_item(logs.FAILED))),
+        "chunks.jsonl": _lines(chunks(answer, usage_asked=True, wants_logprobs=True)),
+    }
+
+
+def _lines(frames: Sequence[msgspec.Struct]) -> str:
+    return "".join(msgspec.json.encode(frame).decode() + "\n" for frame in frames)
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for name, content in asyncio.run(golden()).items():
+        (GOLDEN / name).write_text(content)
