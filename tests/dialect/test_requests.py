@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
-from app.routes.openai import requests
+from app.routes.openai import requests, turns
 from app.routes.openai.requests import completion_create, read_document, response_create
 from app.routes.openai.schema import CompletionCreate, ResponseCreate
 from engine.api import Message, Role
@@ -182,7 +182,7 @@ def test_messages_keep_their_texts_and_a_developer_speaks_as_the_system():
     )
     assert isinstance(asked.input, tuple)
 
-    assert requests.messages(asked.input, "input") == (
+    assert turns.messages(asked.input, "input") == (
         Message(role=Role.SYSTEM, text="Be brief."),
         Message(role=Role.USER, text="One\ntwo"),
         Message(role=Role.ASSISTANT, text="Three"),
@@ -206,7 +206,7 @@ def test_items_that_are_no_texts_are_refused_with_their_place(item: object, para
     assert isinstance(asked.input, tuple)
     items = asked.input
 
-    assert refusal_of(lambda: requests.messages(items, "input")).field == param
+    assert refusal_of(lambda: turns.messages(items, "input")).field == param
 
 
 def test_extensions_reach_the_engine_in_its_own_words():
@@ -214,15 +214,15 @@ def test_extensions_reach_the_engine_in_its_own_words():
         {**PLAIN, "min_tokens": 3, "ignore_eos": True, "top_k": 5, "min_p": 0.1, "stop": "\n"}
     )
 
-    sampling, limits = requests.sampling(asked, logprobs=None), requests.limits(asked, 8)
+    sampling, limits = turns.sampling(asked, logprobs=None), turns.limits(asked, 8)
 
     assert (sampling.top_k, sampling.min_p, sampling.temperature, sampling.top_p) == (5, 0.1, 1, 1)
     assert (limits.min_output_tokens, limits.ignore_eos, limits.stop) == (3, True, ("\n",))
-    assert refusal_of(lambda: requests.limits(asked, 2)).field == "min_tokens"
+    assert refusal_of(lambda: turns.limits(asked, 2)).field == "min_tokens"
 
 
 @given(st.text(string.ascii_letters + " "))
 def test_an_input_string_is_one_user_message(text: str):
     asked = response_create({"input": text})
 
-    assert requests.input_messages(asked) == (Message(role=Role.USER, text=text),)
+    assert turns.input_messages(asked) == (Message(role=Role.USER, text=text),)

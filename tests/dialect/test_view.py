@@ -148,10 +148,12 @@ async def test_a_whole_completion_holds_text_usage_and_logprobs():
 def test_a_response_outside_its_log_shows_its_text_by_status(status: ResponseStatus):
     view = msgspec.structs.replace(logs.RUNNING, status=status)
 
-    shown = stored_response(view, logs.ECHO, "Hel")
-    warmed = stored_response(view, msgspec.structs.replace(logs.ECHO, generate=False), "")
+    written = stored_response(logs.stored(view, "Hel"))
+    unwritten = stored_response(logs.stored(view, ""))
+    warmed = stored_response(logs.stored(view, "", generate=False))
 
-    assert shown.output[0].content[0].text == "Hel"
+    assert written.output[0].content[0].text == "Hel"
+    assert bool(unwritten.output) == status.ended
     assert warmed.output == ()
 
 
@@ -174,7 +176,7 @@ async def test_the_sdk_reads_every_frame_into_its_own_class():
 
 
 async def test_a_stored_response_is_a_valid_response_of_the_sdk():
-    shown = msgspec.to_builtins(stored_response(logs.COMPLETED, logs.ECHO, "Hello"))
+    shown = msgspec.to_builtins(stored_response(logs.stored(logs.COMPLETED, "Hello")))
 
     read = Response.model_validate(shown)
 

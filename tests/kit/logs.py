@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from app.chat.eventlog import EventLog
+from app.chat.ledger import Asked, StoredResponse
+from app.db.types import Origin
 from app.events import LogEvent, Problem, ResponseStatus, ResponseView, Usage
-from app.ids import ConversationId, MessageId, ResponseId
+from app.ids import ConversationId, MessageId, ResponseId, UserId
 from app.routes.openai.schema import Echo
 from engine.api import (
     CachedBySource,
@@ -75,6 +77,30 @@ def token(text: str) -> TokenLogprobs:
     chosen = TokenLogprob(token_id=1, token=text, logprob=-0.25)
     other = TokenLogprob(token_id=2, token="?", logprob=-2.0)
     return TokenLogprobs(chosen=chosen, top=(chosen, other))
+
+
+def stored(view: ResponseView, text: str, *, generate: bool = True) -> StoredResponse:
+    """The same response as a ledger keeps it."""
+    return StoredResponse(
+        view=view,
+        user_id=UserId("user_1"),
+        text=text,
+        origin=Origin.API,
+        previous_response_id=ResponseId("resp_0"),
+        instructions="Be brief.",
+        asked=Asked(
+            sampling=ECHO.sampling,
+            limits=ECHO.limits,
+            metadata=ECHO.metadata,
+            generate=generate,
+            input_ids=(MessageId("msg_1"),),
+            head_key="opening:user",
+            opening_end=0,
+            boot_id="b1",
+        ),
+        store=True,
+        epoch="e1",
+    )
 
 
 async def answered(

@@ -6,20 +6,13 @@ anything is stored. PURE: it knows no socket, no HTTP and no storage.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
 
 from app.errors import InvalidRequest
-from app.routes.openai.schema import (
-    CompletionCreate,
-    ContentPart,
-    InputMessage,
-    Knobs,
-    ResponseCreate,
-)
-from engine.api import Limits, Message, Role, Sampling
+from app.routes.openai.schema import CompletionCreate, ResponseCreate
 
 Document = dict[str, object]
 """A JSON object as it came, before it is typed."""
@@ -28,13 +21,6 @@ Request = TypeVar("Request", ResponseCreate, CompletionCreate)
 MAX_DEPTH = 32
 """Levels of arrays and objects in a request; the deepest that is of use has five."""
 
-_ROLES = {
-    "system": Role.SYSTEM,
-    "developer": Role.SYSTEM,
-    "user": Role.USER,
-    "assistant": Role.ASSISTANT,
-}
-_TEXT_PARTS = {"text", "input_text", "output_text"}
 _PLAIN_TEXT: Document = {"type": "text"}
 _INCLUDABLE = {
     "file_search_call.results",
@@ -147,7 +133,7 @@ def completion_create(document: Document) -> CompletionCreate:
     _refuse_in_messages(document, "messages")
     asked = _typed(document, CompletionCreate)
     if not asked.messages:
-        raise _missing("messages")
+        raise missing("messages")
     if asked.top_logprobs and not asked.logprobs:
         raise InvalidRequest("`top_logprobs` needs `logprobs: true`.", field="top_logprobs")
     return asked
@@ -157,7 +143,7 @@ def _refuse_unsupported(document: Document, unsupported: Unsupported) -> None:
     for path, neutral in unsupported.items():
         value = _at(document, path)
         if value is not None and value not in neutral:
-            raise _not_supported(path)
+            raise not_supported(path)
 
 
 def _at(document: Document, path: str) -> object:
@@ -175,16 +161,18 @@ def _refuse_in_messages(document: Document, field: str) -> None:
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         for key in _IN_MESSAGES:
             if isinstance(message, dict) and message.get(key):
-                raise _not_supported(f"{field}[{index}].{key}")
+                raise not_supported(f"{field}[{index}].{key}")
 
 
-def _not_supported(path: str) -> InvalidRequest:
+def not_supported(path: str) -> InvalidRequest:
+    """For what the dialect has and Keepwarm has not."""
     return InvalidRequest(
         f"This value of `{path}` is not supported here.", code="unsupported_parameter", field=path
     )
 
 
-def _missing(path: str) -> InvalidRequest:
+def missing(path: str) -> InvalidRequest:
+    """For what a request cannot be without."""
     return InvalidRequest(f"`{path}` is required.", code="missing_required_parameter", field=path)
 
 
@@ -202,87 +190,7 @@ def _typed(document: Document, kind: type[Request]) -> Request:
 def _translated(words: str) -> InvalidRequest:
     place = _PLACE.search(words)
     path = place["path"] if place else ""
-    missing = _MISSING.search(words)
-    if missing:
-        return _missing(f"{path}.{missing['name']}" if path else missing["name"])
+    absent = _MISSING.search(words)
+    if absent:
+        return missing(f"{path}.{absent['name']}" if path else absent["name"])
     return InvalidRequest(_PLACE.sub("", words) + ".", code="invalid_value", field=path or None)
-
-
-# ---------------------------------------------------------------- requests to the engine's words
-
-
-def sampling(asked: Knobs, logprobs: int | None) -> Sampling:
-    """`temperature` and `top_p` are 1 where nothing is said, as in the dialect."""
-    return Sampling(
-        temperature=_or(asked.temperature, 1.0),
-        top_p=_or(asked.top_p, 1.0),
-        top_k=_or(asked.top_k, 0),
-        min_p=_or(asked.min_p, 0.0),
-        repetition_penalty=_or(asked.repetition_penalty, 1.0),
-        presence_penalty=_or(asked.presence_penalty, 0.0),
-        frequency_penalty=_or(asked.frequency_penalty, 0.0),
-        seed=asked.seed,
-        logprobs=logprobs,
-    )
-
-
-Value = TypeVar("Value")
-
-
-def _or(value: Value | None, default: Value) -> Value:
-    return default if value is None else value
-
-
-def limits(asked: Knobs, max_output_tokens: int | None) -> Limits:
-    """Raises `InvalidRequest` where the least is more than the most."""
-    least = asked.min_tokens or 0
-    if max_output_tokens is not None and least > max_output_tokens:
-        raise InvalidRequest(
-            f"`min_tokens` ({least}) is above the most that is allowed ({max_output_tokens}).",
-            field="min_tokens",
-        )
-    stop = (asked.stop,) if isinstance(asked.stop, str) else asked.stop or ()
-    return Limits(
-        max_output_tokens=max_output_tokens,
-        min_output_tokens=least,
-        ignore_eos=bool(asked.ignore_eos),
-        stop=stop,
-    )
-
-
-def input_messages(asked: ResponseCreate) -> tuple[Message, ...]:
-    """The request's new messages; an input string is one of the user's."""
-    if isinstance(asked.input, str):
-        return (Message(role=Role.USER, text=asked.input),)
-    return messages(asked.input or (), "input")
-
-
-def messages(items: Iterable[InputMessage], field: str) -> tuple[Message, ...]:
-    """Texts with their roles; `field` is what the items are called in errors."""
-    return tuple(_message(item, f"{field}[{index}]") for index, item in enumerate(items))
-
-
-def _message(item: InputMessage, path: str) -> Message:
-    if item.type != "message":
-        raise _not_supported(f"{path}.type")
-    if item.role is None:
-        raise _missing(f"{path}.role")
-    if item.role not in _ROLES:
-        raise _not_supported(f"{path}.role")
-    return Message(role=_ROLES[item.role], text=_text(item.content, f"{path}.content"))
-
-
-def _text(content: str | tuple[ContentPart, ...] | None, path: str) -> str:
-    if content is None:
-        raise _missing(path)
-    if isinstance(content, str):
-        return content
-    return "\n".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
-
-
-def _part(part: ContentPart, path: str) -> str:
-    if part.type not in _TEXT_PARTS:
-        raise _not_supported(f"{path}.type")
-    if part.text is None:
-        raise _missing(f"{path}.text")
-    return part.text

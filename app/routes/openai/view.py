@@ -14,6 +14,7 @@ from typing import assert_never
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from app.chat.ledger import StoredResponse
 from app.events import (
     ItemAdded,
     ItemDone,
@@ -120,11 +121,24 @@ def response_object(
     )
 
 
-def stored_response(response: ResponseView, echo: Echo, text: str) -> schema.ResponseObject:
+def stored_echo(stored: StoredResponse) -> Echo:
+    """What was kept of the request that made this response."""
+    return Echo(
+        instructions=stored.instructions,
+        previous_response_id=stored.previous_response_id,
+        metadata=stored.asked.metadata,
+        sampling=stored.asked.sampling,
+        limits=stored.asked.limits,
+        store=stored.store,
+        generate=stored.asked.generate,
+    )
+
+
+def stored_response(stored: StoredResponse) -> schema.ResponseObject:
     """A response outside its log: one that writes shows its text so far, a warm-up shows none."""
-    has_item = echo.generate and (bool(text) or response.status.ended)
-    output = (output_message(response, text),) if has_item else ()
-    return response_object(response, echo, output)
+    wrote = stored.reply_id is not None and (stored.text or stored.view.status.ended)
+    output = (output_message(stored.view, stored.text),) if wrote else ()
+    return response_object(stored.view, stored_echo(stored), output)
 
 
 def input_item(message: MessageView) -> schema.InputItem:

@@ -1,0 +1,166 @@
+"""From a checked request of the dialect to the turn that it asks for, in the domain's own words.
+
+PURE. It refuses what only the contents can show: an unknown model, a picture among the texts, a
+least that is above the most.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from app.chat.entry import TurnRequest
+from app.db.types import Origin
+from app.errors import InvalidRequest, NotFound
+from app.ids import PersonaId, ResponseId
+from app.routes.openai.requests import missing, not_supported
+from app.routes.openai.schema import (
+    CompletionCreate,
+    ContentPart,
+    Echo,
+    InputMessage,
+    Knobs,
+    ResponseCreate,
+)
+from engine.api import Limits, Message, Role, Sampling
+
+_ROLES = {
+    "system": Role.SYSTEM,
+    "developer": Role.SYSTEM,
+    "user": Role.USER,
+    "assistant": Role.ASSISTANT,
+}
+_TEXT_PARTS = {"text", "input_text", "output_text"}
+
+
+def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
+    """The turn that `/v1/responses` asks for, by HTTP or by a socket."""
+    _check_model(asked, model)
+    prewarm = asked.prompt_cache_options and asked.prompt_cache_options.prewarm
+    wants_logprobs = "message.output_text.logprobs" in (asked.include or ()) or asked.top_logprobs
+    previous = asked.previous_response_id
+    return TurnRequest(
+        messages=input_messages(asked),
+        previous_response_id=None if previous is None else ResponseId(previous),
+        instructions=asked.instructions,
+        persona_id=PersonaId(asked.prompt.id) if asked.prompt else None,
+        sampling=sampling(asked, (asked.top_logprobs or 0) if wants_logprobs else None),
+        limits=limits(asked, asked.max_output_tokens),
+        generate=asked.generate is not False and not prewarm,
+        store=asked.store is not False,
+        origin=Origin.API,
+        metadata=asked.metadata or {},
+    )
+
+
+def completion_turn(asked: CompletionCreate, model: str) -> TurnRequest:
+    """The turn of a stateless client: its whole history, of which nothing is stored."""
+    _check_model(asked, model)
+    most = asked.max_completion_tokens or asked.max_tokens
+    return TurnRequest(
+        messages=messages(asked.messages, "messages"),
+        sampling=sampling(asked, (asked.top_logprobs or 0) if asked.logprobs else None),
+        limits=limits(asked, most),
+        store=False,
+        origin=Origin.API,
+    )
+
+
+def _check_model(asked: Knobs, model: str) -> None:
+    if asked.model is not None and asked.model != model:
+        raise NotFound(
+            f"The model {asked.model!r} is not here; this server has {model!r}.",
+            code="model_not_found",
+            field="model",
+        )
+
+
+def echo(turn: TurnRequest) -> Echo:
+    """What the response object repeats of a turn that has just been asked for."""
+    return Echo(
+        instructions=turn.instructions,
+        previous_response_id=turn.previous_response_id,
+        metadata=turn.metadata,
+        sampling=turn.sampling,
+        limits=turn.limits,
+        store=turn.store,
+        generate=turn.generate,
+    )
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def sampling(asked: Knobs, logprobs: int | None) -> Sampling:
+    """`temperature` and `top_p` are 1 where nothing is said, as in the dialect."""
+    return Sampling(
+        temperature=_or(asked.temperature, 1.0),
+        top_p=_or(asked.top_p, 1.0),
+        top_k=_or(asked.top_k, 0),
+        min_p=_or(asked.min_p, 0.0),
+        repetition_penalty=_or(asked.repetition_penalty, 1.0),
+        presence_penalty=_or(asked.presence_penalty, 0.0),
+        frequency_penalty=_or(asked.frequency_penalty, 0.0),
+        seed=asked.seed,
+        logprobs=logprobs,
+    )
+
+
+Value = TypeVar("Value")
+
+
+def _or(value: Value | None, default: Value) -> Value:
+    return default if value is None else value
+
+
+def limits(asked: Knobs, max_output_tokens: int | None) -> Limits:
+    """Raises `InvalidRequest` where the least is more than the most."""
+    least = asked.min_tokens or 0
+    if max_output_tokens is not None and least > max_output_tokens:
+        raise InvalidRequest(
+            f"`min_tokens` ({least}) is above the most that is allowed ({max_output_tokens}).",
+            field="min_tokens",
+        )
+    stop = (asked.stop,) if isinstance(asked.stop, str) else asked.stop or ()
+    return Limits(
+        max_output_tokens=max_output_tokens,
+        min_output_tokens=least,
+        ignore_eos=bool(asked.ignore_eos),
+        stop=stop,
+    )
+
+
+def input_messages(asked: ResponseCreate) -> tuple[Message, ...]:
+    """The request's new messages; an input string is one of the user's."""
+    if isinstance(asked.input, str):
+        return (Message(role=Role.USER, text=asked.input),)
+    return messages(asked.input or (), "input")
+
+
+def messages(items: Iterable[InputMessage], field: str) -> tuple[Message, ...]:
+    """Texts with their roles; `field` is what the items are called in errors."""
+    return tuple(_message(item, f"{field}[{index}]") for index, item in enumerate(items))
+
+
+def _message(item: InputMessage, path: str) -> Message:
+    if item.type != "message":
+        raise not_supported(f"{path}.type")
+    if item.role is None:
+        raise missing(f"{path}.role")
+    if item.role not in _ROLES:
+        raise not_supported(f"{path}.role")
+    return Message(role=_ROLES[item.role], text=_text(item.content, f"{path}.content"))
+
+
+def _text(content: str | tuple[ContentPart, ...] | None, path: str) -> str:
+    if content is None:
+        raise missing(path)
+    if isinstance(content, str):
+        return content
+    return "\n".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: ContentPart, path: str) -> str:
+    if part.type not in _TEXT_PARTS:
+        raise not_supported(f"{path}.type")
+    if part.text is None:
+        raise missing(f"{path}.text")
+    return part.text
