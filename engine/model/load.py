@@ -87,14 +87,15 @@ class LoadedModel:
     @torch.inference_mode()
     def reference_logits(self, token_ids: list[int]) -> torch.Tensor:
         """Logits [vocabulary] after the last token, by the model's own attention, no cache."""
-        with self._own_attention():
+        with self.own_attention():
             ids = torch.tensor([token_ids], device=self.device)
             output = self.model(input_ids=ids, use_cache=False, logits_to_keep=1)
         logits: torch.Tensor = output.logits[0, -1]
         return logits
 
     @contextlib.contextmanager
-    def _own_attention(self) -> Iterator[None]:
+    def own_attention(self) -> Iterator[None]:
+        """Inside, the modules attend as Transformers writes it: the reference."""
         self.model.set_attn_implementation("eager")
         try:
             yield

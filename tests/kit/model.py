@@ -1,0 +1,139 @@
+"""The real model for tests: the default one, converted once into a cache folder and shared.
+
+The folder outlives a test run (`KEEPWARM_TEST_CACHE`, or the temporary folder), so a conversion is
+paid for once a machine. Loaded models are shared as well: nothing in them changes but the pool,
+and every runner brings its own.
+"""
+
+import functools
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from engine.api import JobId, Sampling
+from engine.config import EngineConfig
+from engine.model.load import LoadedModel, load
+from engine.model.runner import ModelRunner
+from engine.step import BlockId, Copy, Draw, DrawnToken, Plan, Run
+
+GREEDY = Sampling(temperature=0)
+
+
+def model_cache() -> Path:
+    """Where converted models are kept between test runs."""
+    default = Path(tempfile.gettempdir()) / "keepwarm-test-cache"
+    return Path(os.environ.get("KEEPWARM_TEST_CACHE", default))
+
+
+def model_config(*, dtype: str = "float32", pool_blocks: int = 256) -> EngineConfig:
+    """A config with test mode on and a pool of about `pool_blocks` blocks of the default model."""
+    token_bytes = 2 * 30 * 3 * 64 * (4 if dtype == "float32" else 2)
+    return EngineConfig(
+        data_dir=model_cache(),
+        dtype=dtype,
+        device="cpu",
+        kv_memory_bytes=pool_blocks * 16 * token_bytes,
+        checks=True,
+        poison=True,
+    )
+
+
+@functools.cache
+def loaded_model(dtype: str = "float32") -> LoadedModel:
+    """The default model; the first call on a machine converts it."""
+    return load(model_config(dtype=dtype))
+
+
+def encode(loaded: LoadedModel, text: str) -> list[int]:
+    """The ids of a text without a template."""
+    ids: list[int] = loaded.tokenizer.backend_tokenizer.encode(text).ids
+    return ids
+
+
+def generate(loaded: LoadedModel, prompt_ids: Sequence[int], tokens: int) -> list[int]:
+    """What stock `generate` says, greedily, end of turn or not: the reference."""
+    with loaded.own_attention():
+        output = loaded.model.generate(
+            torch.tensor([list(prompt_ids)]),
+            attention_mask=torch.ones(1, len(prompt_ids), dtype=torch.long),
+            do_sample=False,
+            min_new_tokens=tokens,
+            max_new_tokens=tokens,
+        )
+    reply: list[int] = output[0, len(prompt_ids) :].tolist()
+    return reply
+
+
+class Hand:
+    """Plans made by hand for one runner: what a test says is what is run."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self.runner = runner
+        self._steps: Iterator[int] = iter(range(1 << 30))
+
+    def step(
+        self,
+        *runs: Run,
+        copies: Sequence[Copy] = (),
+        wipes: Sequence[int] = (),
+    ) -> list[int | None]:
+        """Run one plan; the token that each run drew."""
+        plan = Plan(
+            step=next(self._steps),
+            copies=tuple(copies),
+            runs=runs,
+            wipes=tuple(BlockId(block) for block in wipes),
+        )
+        result = self.runner.collect(self.runner.launch(plan))
+        return [run.drawn[0].token_id if run.drawn else None for run in result.runs]
+
+    def drawn(self, run: Run) -> DrawnToken:
+        """All that one run drew, alone in its step."""
+        plan = Plan(step=next(self._steps), copies=(), runs=(run,))
+        (token,) = self.runner.collect(self.runner.launch(plan)).runs[0].drawn
+        return token
+
+
+class Line:
+    """One sequence in a test's hands: its ids, its table, and how much of it is computed."""
+
+    def __init__(
+        self, token_ids: Sequence[int], table: Sequence[int], *, computed: int = 0
+    ) -> None:
+        self.token_ids = list(token_ids)
+        self.prompt_tokens = len(token_ids)
+        self.table = [BlockId(block) for block in table]
+        self.computed = computed
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.token_ids[self.prompt_tokens :]
+
+    def run(self, *, tokens: int | None = None, sampling: Sampling = GREEDY) -> Run:
+        """The next run: all that is not computed, or the next `tokens` without a draw."""
+        start = self.computed
+        self.computed = len(self.token_ids) if tokens is None else start + tokens
+        draw = Draw(
+            sampling=sampling,
+            seed=0,
+            prompt_ids=self.token_ids[: self.prompt_tokens],
+            output_ids=self.output_ids,
+        )
+        return Run(
+            job_id=JobId("line"),
+            token_ids=self.token_ids[start : self.computed],
+            start=start,
+            block_table=self.table,
+            draw=draw if tokens is None else None,
+        )
+
+    def decode(self, hand: Hand, tokens: int) -> list[int]:
+        """Draw `tokens` greedily, alone in the step; return them."""
+        for _ in range(tokens):
+            (token_id,) = hand.step(self.run())
+            assert token_id is not None
+            self.token_ids.append(token_id)
+        return self.token_ids[-tokens:]
