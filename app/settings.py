@@ -1,3 +1,327 @@
-"""Settings: frozen, typed, read from the environment once, by `__main__`."""
+"""Settings: frozen, typed, read from the environment once, by `__main__`.
 
+Each has a default, a unit and a sentence; the tables in `serve --help`, the README and
+`docs/settings.md` are made from them. What is wrong is told all at once, with the fix. Nothing else
+reads the environment, and what a value costs or means is known elsewhere.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from app.errors import AppError
+
+PREFIX = "KEEPWARM_"
+IGNORED = "KEEPWARM_BENCH_"
+"""The benchmarks' own."""
+
+SHORTEST_PASSWORD, LONGEST_PASSWORD = 8, 1024
+"""Characters. No rules of composition: length is what counts."""
 SHORTEST_API_KEY = 20
+"""Characters of a key that an operator makes up: it is hashed without salt, so it must be long."""
+
+_DATABASES = r"^(sqlite(\+aiosqlite)?:///.+|postgres(ql|ql\+asyncpg)?://.+)"
+_ADDRESS = r"^[^@\s]+@[^@\s]+$"
+_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def about(
+    sentence: str, *, fix: str, unit: str = "", default: str = "", **rules: Any
+) -> msgspec.Meta:
+    """What a setting says of itself (`default` in words, where it is not plain), and its rules."""
+    extra = {"fix": fix, "unit": unit, "default": default}
+    return msgspec.Meta(description=sentence, extra=extra, **rules)
+
+
+Host = Annotated[
+    str,
+    about(
+        "Address to listen on.",
+        fix="use an address such as 127.0.0.1 or 0.0.0.0",
+        pattern=r"^\S+$",
+    ),
+]
+Port = Annotated[
+    int, about("Port to listen on.", fix="use a number from 1 to 65535", ge=1, le=65535)
+]
+PublicUrl = Annotated[
+    str,
+    about(
+        "Address that people type, where it is another (a proxy, a home network). It decides "
+        "which Host and Origin are ours; over https, cookies are Secure.",
+        fix="use scheme, host and port only, such as https://chat.example.org",
+        default="http://HOST:PORT",
+    ),
+]
+Proxies = Annotated[
+    str,
+    about(
+        "Proxies, separated by commas, whose X-Forwarded-For is believed, so that attempts to "
+        "sign in count against the visitor.",
+        fix="use addresses separated by commas",
+    ),
+]
+DataDir = Annotated[
+    Path, about("Folder for the database and the converted model.", fix="name a folder")
+]
+DatabaseUrl = Annotated[
+    str,
+    about(
+        "SQLite file or PostgreSQL database.",
+        fix="use sqlite:///file or postgresql://user:password@host/name",
+        default="sqlite:///DATA_DIR/keepwarm.db",
+        pattern=_DATABASES,
+    ),
+]
+Model = Annotated[
+    str,
+    about(
+        "Folder of safetensors, GGUF file or hub name; `default` is the packaged SmolLM2.",
+        fix="name a folder, a file or a hub name",
+    ),
+]
+KvMemory = Annotated[
+    int,
+    about(
+        "Memory for keeping conversations warm.",
+        fix="use at least 1MiB, written like 512MiB or 2GiB",
+        unit="bytes, or with KiB, MiB or GiB",
+        default="a quarter of what is free, at most 2GiB",
+        ge=2**20,
+    ),
+]
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16"],
+    about("Number format of weights and cache.", fix="use auto, float32 or bfloat16"),
+]
+Threads = Annotated[
+    int,
+    about(
+        "Threads that the engine computes with.",
+        fix="use a positive number",
+        default="torch's choice",
+        ge=1,
+    ),
+]
+EnginePlace = Annotated[
+    Literal["process", "local"],
+    about(
+        "Where the engine runs: `process`, one of its own, or `local`, in the server's.",
+        fix="use process or local",
+    ),
+]
+AdminEmail = Annotated[
+    str,
+    about(
+        "Makes the first admin at start, where there is none, instead of the printed link.",
+        fix="use an e-mail address",
+        default="none",
+        pattern=_ADDRESS,
+    ),
+]
+AdminPassword = Annotated[
+    str,
+    about(
+        "Password of that admin.",
+        fix=f"use {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters",
+        default="none",
+        min_length=SHORTEST_PASSWORD,
+        max_length=LONGEST_PASSWORD,
+    ),
+]
+OwnApiKey = Annotated[
+    str,
+    about(
+        "An API key that is let in, for scripts that start a server themselves.",
+        fix=f"use {SHORTEST_API_KEY} or more characters without spaces",
+        default="none",
+        pattern=rf"^\S{{{SHORTEST_API_KEY},}}$",
+    ),
+]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Made with arguments in tests, and by `from_env` for everybody else."""
+
+    host: Host = "127.0.0.1"
+    port: Port = 8000
+    public_url: PublicUrl = ""
+    """Never empty once made: derived from host and port."""
+    trusted_proxies: Proxies = "127.0.0.1"
+    data_dir: DataDir = Path("data")
+    database_url: DatabaseUrl = ""
+    """Never empty once made: derived from the data folder."""
+    model: Model = "default"
+    kv_memory_bytes: KvMemory | None = None
+    dtype: Dtype = "auto"
+    threads: Threads | None = None
+    engine: EnginePlace = "process"
+    admin_email: AdminEmail | None = None
+    admin_password: AdminPassword | None = None
+    api_key: OwnApiKey | None = None
+
+    def __post_init__(self) -> None:
+        if not self.public_url:
+            host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104
+            force_setattr(self, "public_url", f"http://{host}:{self.port}")
+        if not self.database_url:
+            force_setattr(self, "database_url", f"sqlite:///{self.data_dir / 'keepwarm.db'}")
+
+    def __repr__(self) -> str:
+        values = ((setting, getattr(self, setting.field)) for setting in SETTINGS)
+        return f"Settings({', '.join(f'{s.field}={s.shown(value)}' for s, value in values)})"
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "Settings":
+        """Raises `BadSetting` with all that is wrong. An empty variable counts as unset."""
+        given = {
+            name: value
+            for name, value in environ.items()
+            if name.startswith(PREFIX) and not name.startswith(IGNORED) and value
+        }
+        values: dict[str, object] = {}
+        faults = [_unknown(name) for name in given if name not in _BY_VARIABLE]
+        for setting in SETTINGS:
+            if setting.variable in given:
+                try:
+                    values[setting.field] = setting.read(given[setting.variable])
+                except ValueError:
+                    faults.append(setting.fault(given[setting.variable]))
+        faults += _unpaired(given)
+        if faults:
+            raise BadSetting(tuple(faults))
+        return msgspec.convert(values, cls)
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong: the variable, its value where it may be shown, the fix."""
+
+    variable: str
+    value: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.variable} is {self.value}: {self.fix}"
+
+
+class BadSetting(AppError):
+    """The environment cannot be used; `faults` holds everything that is wrong with it."""
+
+    code = "bad_setting"
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        super().__init__("\n".join(str(fault) for fault in faults))
+        self.faults = faults
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table."""
+
+    variable: str
+    default: str
+    unit: str
+    sentence: str
+    fix: str
+    field: str
+    kind: Any
+    """The field's annotated type."""
+
+    @property
+    def words(self) -> str:
+        """The sentence with its unit."""
+        return f"{self.sentence[:-1]} ({self.unit})." if self.unit else self.sentence
+
+    def read(self, text: str) -> object:
+        """The value behind the text. Raises `ValueError` (msgspec's errors are such)."""
+        value = _READERS.get(self.field, str)(text)
+        return msgspec.convert(value, self.kind, strict=False)
+
+    def shown(self, value: object) -> str:
+        if value is not None and self.field in ("admin_password", "api_key"):
+            return "(hidden)"
+        return re.sub(r"(://[^:/@]*:).*@", r"\1***@", repr(value))
+
+    def fault(self, text: str) -> Fault:
+        return Fault(variable=self.variable, value=self.shown(text), fix=self.fix)
+
+
+def settings_table() -> tuple[Setting, ...]:
+    """Every setting, in the order in which the struct names them."""
+    kinds = get_type_hints(Settings, include_extras=True)
+    return tuple(_setting(field, kinds[field.name]) for field in msgspec.structs.fields(Settings))
+
+
+def settings_markdown() -> str:
+    """The table as it stands in the README and in `docs/settings.md`."""
+    rows = (f"| `{s.variable}` | {s.default} | {s.words} |" for s in SETTINGS)
+    return "\n".join(["| variable | default | |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def _setting(field: msgspec.structs.FieldInfo, kind: Any) -> Setting:
+    # Rules stand on the value itself, so a setting that may be absent is `Annotated[...] | None`.
+    annotated = kind if hasattr(kind, "__metadata__") else kind.__args__[0]
+    (meta,) = annotated.__metadata__
+    return Setting(
+        variable=PREFIX + field.name.removesuffix("_bytes").upper(),
+        default=meta.extra["default"] or f"`{field.default}`",
+        unit=meta.extra["unit"],
+        sentence=meta.description,
+        fix=meta.extra["fix"],
+        field=field.name,
+        kind=kind,
+    )
+
+
+def _unknown(name: str) -> Fault:
+    known = [variable.removeprefix(PREFIX) for variable in _BY_VARIABLE]
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)
+    fix = (
+        f"did you mean {PREFIX}{near[0]}?"
+        if near
+        else "remove it; `keepwarm serve --help` lists all"
+    )
+    return Fault(variable=name, value="not a setting", fix=fix)
+
+
+def _unpaired(given: Mapping[str, str]) -> list[Fault]:
+    pair = ("KEEPWARM_ADMIN_EMAIL", "KEEPWARM_ADMIN_PASSWORD")
+    missing = [name for name in pair if name not in given]
+    if len(missing) != 1:
+        return []
+    return [Fault(variable=missing[0], value="not set", fix=f"set both {' and '.join(pair)}")]
+
+
+def _read_bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:ib?)?b?", text.strip().lower())
+    if match is None:
+        raise ValueError(text)
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def _read_url(text: str) -> str:
+    url = urlsplit(text.rstrip("/"))
+    plain = f"{url.scheme}://{url.netloc}"
+    if url.scheme not in ("http", "https") or not url.hostname or text.rstrip("/") != plain:
+        raise ValueError(text)
+    if url.username is not None or url.port == 0:  # `port` itself raises when it is no number
+        raise ValueError(text)
+    return plain.lower()
+
+
+def _read_folder(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+_READERS: dict[str, Callable[[str], object]] = {
+    "kv_memory_bytes": _read_bytes,
+    "public_url": _read_url,
+    "data_dir": _read_folder,
+}
+SETTINGS = settings_table()
+_BY_VARIABLE = {setting.variable: setting for setting in SETTINGS}

@@ -73,12 +73,12 @@ class Keys:
             session.add(key)
         return NewKey(key=plain, view=_view(key))
 
-    async def list(self, user_id: UserId) -> tuple[KeyView, ...]:
+    async def list(self, user_id: UserId) -> list[KeyView]:
         """Keys that were not revoked, newest first."""
         async with self._db.read() as session:
             query = select(ApiKey).where(ApiKey.user_id == user_id, ApiKey.revoked_at.is_(None))
             found = await session.scalars(query.order_by(ApiKey.created_at.desc(), ApiKey.id))
-            return tuple(_view(key) for key in found)
+            return [_view(key) for key in found]
 
     async def revoke(self, user_id: UserId, key_id: KeyId) -> None:
         """Raises `NotFound` for a key that is not this user's, or was revoked."""

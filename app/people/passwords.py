@@ -12,9 +12,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from app.errors import InvalidRequest
-
-SHORTEST, LONGEST = 8, 1024
-"""Characters. No rules of composition: length is what counts."""
+from app.settings import LONGEST_PASSWORD, SHORTEST_PASSWORD
 
 _AT_ONCE = 2
 """Each hash takes 64 MiB and a core for a moment; a crowd at the door may not take them all."""
@@ -29,9 +27,10 @@ class Passwords:
     async def hash(self, password: str) -> str:
         """Raises `InvalidRequest` for a password that is too short or too long."""
         password = _prepare(password)
-        if not SHORTEST <= len(password) <= LONGEST:
+        if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise InvalidRequest(
-                f"A password has {SHORTEST} to {LONGEST} characters.", field="password"
+                f"A password has {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters.",
+                field="password",
             )
         async with self._places:
             return await asyncio.to_thread(self._hasher.hash, password)
@@ -39,7 +38,7 @@ class Passwords:
     async def verify(self, encoded: str | None, password: str) -> bool:
         """Whether it is the password behind `encoded`; None or "" is nobody's, at equal cost."""
         password = _prepare(password)
-        if len(password) > LONGEST:
+        if len(password) > LONGEST_PASSWORD:
             return False
         async with self._places:
             matches = await asyncio.to_thread(self._matches, encoded or self._nobody, password)

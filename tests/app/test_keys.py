@@ -103,7 +103,7 @@ async def test_nobody_revokes_the_key_of_another(accounts: Accounts, keys: Keys)
     with pytest.raises(NotFound):
         await keys.revoke(eve, new.view.id)
 
-    assert await keys.list(eve) == ()
+    assert await keys.list(eve) == []
     await keys.resolve(new.key)
 
 
