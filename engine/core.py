@@ -1,1 +1,431 @@
-"""Plan and commit: joins the cache, the scheduler and the runner. Pure: no torch, no clock, no loop."""
+"""Plan and commit: joins the scheduler, the cache and whatever carries out a step.
+
+Knows jobs, blocks and steps; knows no torch, no clock (`now` is an argument, in seconds), no loop
+and no text. One driver calls it from one thread:
+
+    submit, cancel, stop, lease     at any time
+    plan(now)                       the order for one step, or None: nothing to do
+    commit(result, now)             what came of it; the next plan is made after this
+
+Events gather in order. `commit` hands over all that gathered; after any other call
+`take_events` does the same (a job cancelled between two steps ends there and then).
+"""
+
+import hashlib
+from collections.abc import Callable
+
+import msgspec
+
+from engine.api import (
+    CachedBySource,
+    CacheEvent,
+    CacheSnapshot,
+    Cancelled,
+    FinishReason,
+    Forget,
+    Job,
+    JobId,
+    LeaseState,
+    Receipt,
+    Refusal,
+    Seam,
+    Started,
+    Stats,
+    Subject,
+    SubjectKind,
+    Wish,
+)
+from engine.errors import Corrupt, InvalidJob, Misconfigured, Overloaded, PromptTooLong
+from engine.kv.blocks import BlockPool
+from engine.kv.cache import Cache, Holding
+from engine.kv.misses import Lookup, explain
+from engine.kv.radix import RadixIndex
+from engine.receipts import Fingerprints, Totals, write_receipt
+from engine.scheduler import Capacity, Scheduler
+from engine.sequence import Ending, Sequence
+from engine.step import DrawnToken, Plan, StepResult
+
+
+class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes and names. `step_tokens` bounds one step; `checks` runs every invariant after it."""
+
+    block_tokens: int
+    pool_blocks: int
+    context_tokens: int
+    step_tokens: int
+    max_running: int
+    max_waiting: int
+    eos_token_ids: tuple[int, ...]
+    model_fingerprint: str
+    template_fingerprint: str
+    boot_id: str
+    vocabulary_tokens: int = 1 << 32
+    checks: bool = False
+    """Check the books after every step, and have every block wiped that falls free."""
+
+    def __post_init__(self) -> None:
+        if self.step_tokens < self.max_running:
+            # Decodes come first: with fewer, a prefill that others wait for might never move.
+            raise Misconfigured(
+                f"step_tokens is {self.step_tokens}, give it at least max_running "
+                f"({self.max_running})"
+            )
+
+    @property
+    def limit_tokens(self) -> int:
+        """The most ids a sequence can have: the context's limit or the pool's."""
+        return min(self.context_tokens, self.pool_blocks * self.block_tokens)
+
+
+class Emitted(msgspec.Struct, frozen=True, kw_only=True):
+    """New output of a job, in order."""
+
+    job_id: JobId
+    drawn: tuple[DrawnToken, ...]
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """The last event of a job. `token_ids`: its whole kept output, resumed output included."""
+
+    job_id: JobId
+    reason: FinishReason
+    token_ids: tuple[int, ...]
+    seam: Seam
+    receipt: Receipt | None = None
+    refusal: Refusal | None = None
+
+
+CoreEvent = Started | Emitted | Ended
+
+
+class Flight(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that was planned and is not committed: how many ids each sequence computes."""
+
+    step: int
+    shares: dict[Sequence, int]
+    planned_s: float
+
+
+class Core:
+    """The deciding half of an engine.
+
+    `cache` None: a new radix cache of the config's sizes. `meter` returns seconds and only
+    measures the cache's own work.
+    """
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        *,
+        cache: Cache | None = None,
+        meter: Callable[[], float] = float,
+    ) -> None:
+        self.config = config
+        self._cache = cache or new_cache(config, meter)
+        self._scheduler = Scheduler(
+            self._cache,
+            Capacity(
+                block_tokens=config.block_tokens,
+                step_tokens=config.step_tokens,
+                max_running=config.max_running,
+                max_waiting=config.max_waiting,
+            ),
+        )
+        self._fingerprints = Fingerprints(
+            model_fingerprint=config.model_fingerprint,
+            template_fingerprint=config.template_fingerprint,
+            boot_id=config.boot_id,
+        )
+        self._sequences: dict[JobId, Sequence] = {}
+        self._events: list[CoreEvent] = []
+        self._flight: Flight | None = None
+        self._totals = Totals()
+        self._step = 0
+        self._step_s = 0.0
+        self._seeds = 0
+
+    # ------------------------------------------------------------ jobs
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs, waits, is in flight or has to be wiped."""
+        return not (self._sequences or self._flight or self._cache.wipes_wait)
+
+    def submit(self, job: Job, now: float) -> None:
+        """Queue a job. Raises `InvalidJob`, `PromptTooLong` or `Overloaded`, nothing half-done."""
+        try:
+            self._validate(job)
+            sequence = Sequence(
+                job,
+                end=self._reply_end(job),
+                eos_token_ids=self.config.eos_token_ids,
+                seed=self._seed(job),
+                now=now,
+            )
+            self._scheduler.add(sequence)
+        except (InvalidJob, PromptTooLong, Overloaded):
+            self._totals.add(FinishReason.REFUSED, None)
+            raise
+        self._sequences[job.job_id] = sequence
+
+    def cancel(self, job_id: JobId, now: float) -> Cancelled:
+        """Stop a job in any state; idempotent. A job in flight ends with the commit of its step.
+
+        What it drew in that step is not emitted any more.
+        """
+        sequence = self._sequences.get(job_id)
+        if sequence is None:
+            return Cancelled(job_id=job_id, step=None)
+        self._end_soon(sequence, Ending(reason=FinishReason.CANCELLED), now)
+        return Cancelled(job_id=job_id, step=self._step)
+
+    def stop(self, job_id: JobId, kept: tuple[int, ...], now: float) -> None:
+        """End a job whose text is complete: only `kept` of its output counts.
+
+        `kept` may be shorter than what was drawn, and may end in ids that never were (the
+        re-encoded rest of a token that a stop string cut in two). A job that has ended stays as
+        it ended.
+        """
+        sequence = self._sequences.get(job_id)
+        if sequence is not None:
+            self._end_soon(sequence, Ending(reason=FinishReason.STOP, kept=kept), now)
+
+    def take_events(self) -> list[CoreEvent]:
+        """What happened since events were last handed over, in order."""
+        events, self._events = self._events, []
+        return events
+
+    # ------------------------------------------------------------ steps
+
+    def plan(self, now: float) -> Plan | None:
+        """The order for the next step; None: nothing to do. The last plan must be committed."""
+        assert self._flight is None
+        self._cache.expire(now)
+        shares = self._schedule(now)
+        wipes = self._cache.take_wipes()
+        if not shares and not wipes:
+            return None
+        self._step += 1
+        self._flight = Flight(step=self._step, shares=shares, planned_s=now)
+        copies = [s.holding.copy for s in shares if s.holding is not None]
+        return Plan(
+            step=self._step,
+            copies=tuple(copy for copy in copies if copy is not None),
+            runs=tuple(sequence.run(count) for sequence, count in shares.items()),
+            wipes=wipes,
+        )
+
+    def commit(self, result: StepResult, now: float) -> list[CoreEvent]:
+        """Book a step's outcome, publish what it wrote, end what is over.
+
+        Raises `Corrupt` when the result is not that of the planned step.
+        """
+        flight = self._flight
+        if flight is None or flight.step != result.step or len(result.runs) != len(flight.shares):
+            raise Corrupt(f"the result of step {result.step} is not that of the planned step")
+        self._flight = None
+        self._step_s += now - flight.planned_s
+        for (sequence, count), run in zip(flight.shares.items(), result.runs, strict=True):
+            self._advance(sequence, count, run.drawn, now)
+        if self.config.checks:
+            self.check()
+        return self.take_events()
+
+    # ------------------------------------------------------------ subjects and figures
+
+    def lease(self, subject: Subject, wish: Wish, now: float) -> LeaseState:
+        """Carry out a wish. What still runs of a forgotten subject publishes nothing any more."""
+        own = [s for s in self._sequences.values() if _belongs(s, subject)]
+        if isinstance(wish, Forget):
+            for sequence in own:
+                sequence.forgotten = True
+        return self._cache.lease(subject, wish, now, [s.holding for s in own if s.holding])
+
+    def stats(self) -> Stats:
+        tokens = self._totals.tokens
+        return Stats(
+            boot_id=self.config.boot_id,
+            steps=self._step,
+            running_jobs=len(self._scheduler.running),
+            waiting_jobs=len(self._scheduler.waiting),
+            blocks=self._cache.counts(),
+            prompt_tokens=tokens["prompt_tokens"],
+            cached_tokens=tokens["cached_tokens"],
+            computed_tokens=tokens["computed_tokens"],
+            output_tokens=tokens["output_tokens"],
+            cached_by_source=CachedBySource(**self._totals.by_source),
+            finished_jobs=dict(self._totals.finished),
+            misses=dict(self._totals.misses),
+            evicted_blocks=self._cache.evicted_blocks,
+            preemptions=self._scheduler.preemptions,
+            step_s=self._step_s,
+            cache_s=self._cache.spent_s,
+        )
+
+    def snapshot(self, now: float) -> CacheSnapshot:
+        """Sessions and prefix entries: sizes, never ids."""
+        return self._cache.snapshot(now)
+
+    def cache_events(self, after: int) -> list[CacheEvent]:
+        """Cache events numbered above `after`, as far as they are remembered."""
+        return self._cache.events(after)
+
+    def check(self) -> None:
+        """Every invariant of the books. Raises `Corrupt`."""
+        holdings = [s.holding for s in self._sequences.values()]
+        self._cache.check(holding for holding in holdings if holding is not None)
+
+    # ------------------------------------------------------------ inside
+
+    def _schedule(self, now: float) -> dict[Sequence, int]:
+        while True:
+            step = self._scheduler.schedule(now)
+            for sequence in step.admitted:
+                self._start(sequence, now)
+            over = [s for s in step.admitted if s not in step.shares]
+            for sequence in over:
+                ending = sequence.ended_by_itself()
+                if ending is not None:
+                    self._end(sequence, ending, now)
+            # Those made room; with nothing else to run, look again who waits.
+            if step.shares or not over:
+                return step.shares
+
+    def _start(self, sequence: Sequence, now: float) -> None:
+        """First admission: what was cached then is what the receipt says."""
+        holding, job = sequence.holding, sequence.job
+        if sequence.times.admitted_s is not None or holding is None:
+            return
+        sequence.times.admitted_s = now
+        sequence.cached = min(holding.cached, sequence.prompt_tokens)
+        sequence.miss = explain(
+            job.history,
+            Lookup(
+                token_ids=job.token_ids,
+                cached_tokens=sequence.cached,
+                block_tokens=self.config.block_tokens,
+                model_fingerprint=self.config.model_fingerprint,
+                template_fingerprint=self.config.template_fingerprint,
+                boot_id=self.config.boot_id,
+                loss=self._cache.loss(sequence.key),
+            ),
+        )
+        self._events.append(
+            Started(
+                job_id=job.job_id,
+                prompt_tokens=sequence.prompt_tokens,
+                cached_tokens=sequence.cached,
+            )
+        )
+
+    def _advance(
+        self, sequence: Sequence, count: int, drawn: tuple[DrawnToken, ...], now: float
+    ) -> None:
+        holding = sequence.holding
+        assert holding is not None
+        self._cache.copied(holding)
+        sequence.written += count
+        if not sequence.forgotten:
+            self._cache.publish(holding, sequence.ids, sequence.written)
+        if sequence.times.prefilled_s is None and sequence.pending == 0:
+            sequence.times.prefilled_s = now
+        ending = sequence.ending
+        if ending is None and sequence.pending == 0:
+            self._take(sequence, drawn, now)
+            ending = sequence.ended_by_itself()
+        if ending is not None:
+            self._end(sequence, ending, now)
+
+    def _take(self, sequence: Sequence, drawn: tuple[DrawnToken, ...], now: float) -> None:
+        if len(drawn) != (0 if sequence.is_warm_up else 1):
+            raise Corrupt(f"job {sequence.job.job_id} drew {len(drawn)} tokens")
+        for token in drawn:
+            sequence.append(token.token_id)
+            self._events.append(Emitted(job_id=sequence.job.job_id, drawn=drawn))
+            if sequence.times.first_token_s is None:
+                sequence.times.first_token_s = now
+
+    def _end_soon(self, sequence: Sequence, ending: Ending, now: float) -> None:
+        """Now, or where a step in flight still writes into its blocks, with that step's commit."""
+        if self._flight is not None and sequence in self._flight.shares:
+            sequence.ending = sequence.ending or ending
+        else:
+            self._end(sequence, ending, now)
+
+    def _end(self, sequence: Sequence, ending: Ending, now: float) -> None:
+        job_id = sequence.job.job_id
+        kept = tuple(sequence.output) if ending.kept is None else ending.kept
+        if sequence.holding is not None:
+            self._give_back(sequence, sequence.holding, now)
+        self._scheduler.remove(sequence)
+        del self._sequences[job_id]
+        receipt = write_receipt(sequence, self._fingerprints, len(kept), now)
+        self._totals.add(ending.reason, receipt)
+        self._events.append(
+            Ended(
+                job_id=job_id,
+                reason=ending.reason,
+                token_ids=kept,
+                seam=ending.seam,
+                receipt=receipt,
+            )
+        )
+
+    def _give_back(self, sequence: Sequence, holding: Holding, now: float) -> None:
+        if sequence.forgotten:
+            self._cache.discard(holding)
+        else:
+            self._cache.release(holding, sequence.ids, sequence.written, key=sequence.key, now=now)
+        sequence.holding = None
+
+    def _seed(self, job: Job) -> int:
+        """The job's own, else one that no other job of this boot shares."""
+        if job.sampling.seed is not None:
+            return job.sampling.seed
+        self._seeds += 1
+        digest = hashlib.sha256(f"{self.config.boot_id}/{self._seeds}".encode()).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
+
+    def _reply_end(self, job: Job) -> int:
+        """At how many ids the reply is full."""
+        limit, output = self.config.limit_tokens, job.limits.max_output_tokens
+        return limit if output is None else min(limit, len(job.token_ids) + output)
+
+    def _validate(self, job: Job) -> None:
+        ids = (*job.token_ids, *job.resumed_output)
+        ends = [zone.end for zone in job.zones]
+        if job.job_id in self._sequences:
+            raise InvalidJob(f"job {job.job_id} is running already", field="job_id")
+        if not job.token_ids:
+            raise InvalidJob("the prompt is empty", field="token_ids")
+        if min(ids) < 0 or max(ids) >= self.config.vocabulary_tokens:
+            raise InvalidJob("a token id is out of the model's range", field="token_ids")
+        if not ends or ends != sorted(ends) or ends[0] < 0 or ends[-1] != len(job.token_ids):
+            raise InvalidJob("zones do not cover the prompt in order", field="zones")
+        if (job.limits.max_output_tokens or 0) < 0 or job.limits.min_output_tokens < 0:
+            raise InvalidJob("a reply cannot have a negative length", field="limits")
+        self._validate_length(job)
+
+    def _validate_length(self, job: Job) -> None:
+        """A prompt must leave room for one token of its reply, where it wants one."""
+        reply = 0 if job.limits.max_output_tokens == 0 else 1
+        needed = len(job.token_ids) + max(reply, len(job.resumed_output))
+        if needed > self.config.limit_tokens:
+            raise PromptTooLong(
+                f"the prompt and one token of reply are {needed} tokens, "
+                f"{self.config.limit_tokens} fit",
+                needed_tokens=needed,
+                limit_tokens=self.config.limit_tokens,
+            )
+
+
+def new_cache(config: CoreConfig, meter: Callable[[], float] = float) -> Cache:
+    """A radix cache of the config's sizes."""
+    pool = BlockPool(config.pool_blocks, wipe_freed=config.checks)
+    return Cache(pool, RadixIndex(pool, config.block_tokens), config.block_tokens, meter)
+
+
+def _belongs(sequence: Sequence, subject: Subject) -> bool:
+    if sequence.job.owner_id != subject.owner_id:
+        return False
+    return subject.kind is SubjectKind.OWNER or sequence.key[1] == subject.subject_id

@@ -1,1 +1,162 @@
-"""One running job: ids, block table, progress, status."""
+"""One running job: its ids, its blocks, how far it is, and when it is over.
+
+Knows its own job only: neither who else runs nor how a token is chosen. Its road:
+
+    waiting -> running -> ended
+       ^          |
+       +----------+   preempted: it gave its blocks back and will take up where it was
+"""
+
+import enum
+from array import array
+
+import msgspec
+
+from engine.api import FinishReason, Job, JobClass, Seam
+from engine.kv.cache import Holding, lease_key
+from engine.kv.misses import Miss
+from engine.kv.prefix import Ids, scopes_of
+from engine.step import Draw, Run
+
+RANKS = {JobClass.INTERACTIVE: 0, JobClass.BACKGROUND: 1, JobClass.DRAFT: 2}
+"""The scheduler's order of job classes: a lower rank goes first."""
+
+
+class Status(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a sequence ends. `kept` None: all of its output, else the part that counts."""
+
+    reason: FinishReason
+    seam: Seam = Seam.CUT
+    kept: tuple[int, ...] | None = None
+
+
+class Times:
+    """When things happened, on the engine's clock; None: not yet."""
+
+    __slots__ = ("admitted_s", "first_token_s", "prefilled_s", "submitted_s")
+
+    def __init__(self, submitted_s: float) -> None:
+        self.submitted_s = submitted_s
+        self.admitted_s: float | None = None
+        self.prefilled_s: float | None = None
+        self.first_token_s: float | None = None
+
+
+class Sequence:
+    """A job once the scheduler holds it.
+
+    `ids` are prompt and output; `[0, written)` of them have committed KV. The reply is full at
+    `end` ids. `arrival` orders what waits, `turn` what runs. `cached` and `miss` are those of the
+    first admission. `ending` was asked for while a step was in flight and waits for its commit.
+    """
+
+    __slots__ = (
+        "arrival",
+        "cached",
+        "end",
+        "ending",
+        "eos_token_ids",
+        "forgotten",
+        "held_until",
+        "holding",
+        "ids",
+        "job",
+        "key",
+        "miss",
+        "output",
+        "rank",
+        "scopes",
+        "seed",
+        "status",
+        "times",
+        "turn",
+        "written",
+    )
+
+    def __init__(
+        self, job: Job, *, end: int, eos_token_ids: tuple[int, ...], seed: int, now: float
+    ) -> None:
+        self.job = job
+        self.key = lease_key(job.owner_id, job.session_id)
+        self.rank = RANKS[job.job_class]
+        self.scopes = scopes_of(job.zones)
+        self.ids: Ids = array("I", job.token_ids)
+        self.output: Ids = array("I", job.resumed_output)
+        self.ids.extend(self.output)
+        self.end = end
+        self.eos_token_ids = eos_token_ids
+        self.seed = seed
+        self.status = Status.WAITING
+        self.arrival = 0
+        self.turn = 0
+        self.written = 0
+        self.holding: Holding | None = None
+        self.held_until: tuple[Sequence, int] | None = None
+        self.ending: Ending | None = None
+        self.forgotten = False
+        self.times = Times(now)
+        self.cached = 0
+        self.miss = Miss(reason=None, differs_at=None)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.job.token_ids)
+
+    @property
+    def is_warm_up(self) -> bool:
+        return self.job.limits.max_output_tokens == 0
+
+    @property
+    def pending(self) -> int:
+        """Known ids without KV: 1 when it decodes, more while it prefills."""
+        return len(self.ids) - self.written
+
+    @property
+    def known_end(self) -> int:
+        """How far a match may reach: the last id is computed, unless nobody wants its logits."""
+        return len(self.ids) if self.ended_by_itself() else len(self.ids) - 1
+
+    def run(self, count: int) -> Run:
+        """The order to compute the next `count` ids, and to draw after the last known one."""
+        assert self.holding is not None
+        end = self.written + count
+        draws = end == len(self.ids) and not self.is_warm_up
+        return Run(
+            job_id=self.job.job_id,
+            token_ids=self.ids[self.written : end],
+            start=self.written,
+            block_table=self.holding.table,
+            draw=self._draw() if draws else None,
+        )
+
+    def append(self, token_id: int) -> None:
+        self.ids.append(token_id)
+        self.output.append(token_id)
+
+    def ended_by_itself(self) -> Ending | None:
+        """How it ends, if its ids so far say that it does (KV of a warm-up still to come)."""
+        last = len(self.output) - 1
+        if last >= 0 and self.output[last] in self.eos_token_ids and not self._bans_eos(last):
+            return Ending(reason=FinishReason.STOP, seam=Seam.STOPPED)
+        if len(self.ids) >= self.end:
+            return Ending(reason=FinishReason.LENGTH)
+        return None
+
+    def _draw(self) -> Draw:
+        return Draw(
+            sampling=self.job.sampling,
+            seed=self.seed,
+            prompt_ids=self.job.token_ids,
+            output_ids=self.output,
+            banned_ids=self.eos_token_ids if self._bans_eos(len(self.output)) else (),
+        )
+
+    def _bans_eos(self, drawn: int) -> bool:
+        limits = self.job.limits
+        return limits.ignore_eos or drawn < limits.min_output_tokens

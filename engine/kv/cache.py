@@ -1,0 +1,388 @@
+"""The one door to the KV cache: acquire, extend, publish, release, forget, check.
+
+Joins the pool, the prefix index, leases and retention; knows no job, no step and no tensor, and
+reads no clock but the meter it is given. Upholds laws 1 to 5 and 9 to 12.
+
+Whose is which token of a sequence, with blocks of 4 and a match of 10 tokens (law 4):
+
+    after acquire   [0 ..... 8)            shared with the index: read only, never written
+                           [8 .. 10)       copied into the sequence's own block (copy-on-write)
+                                 [10 ...)  own blocks, nobody else can see them
+    after publish   [0 ............ 16)    whole written blocks belong to the index as well
+                                   [16 ..) own blocks
+    after release   [0 ................ n) all that was written is the index's, nothing in use
+
+So a block that the index keeps is written by nobody, and an abort publishes only committed tokens.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import update_wrapper
+from typing import Concatenate, ParamSpec, TypeVar
+
+from engine.api import (
+    OPERATOR_SCOPE,
+    BlockCounts,
+    CacheEvent,
+    CacheSnapshot,
+    Forget,
+    LeaseState,
+    MissReason,
+    OwnerId,
+    PrefixNode,
+    RetentionClass,
+    Scope,
+    SessionId,
+    SessionView,
+    Subject,
+    SubjectKind,
+    Wish,
+)
+from engine.errors import Corrupt
+from engine.kv.blocks import BlockPool
+from engine.kv.leases import NO_SESSION, Lease, LeaseKey, Leases
+from engine.kv.prefix import Entry, Ids, PrefixIndex, Scopes
+from engine.kv.retention import EvictionQueue, retention_of
+from engine.step import BlockId, Copy
+
+REMEMBERED_EVENTS = 4096
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Holding:
+    """What one sequence holds: its path's scopes, its block table, and the copy it waits for.
+
+    `cached` tokens were matched at acquire; `[0, published)` is the index's as well.
+    """
+
+    __slots__ = ("cached", "copy", "entry", "published", "scopes", "table")
+
+    def __init__(self, scopes: Scopes, table: list[BlockId], entry: Entry) -> None:
+        self.scopes = scopes
+        self.table = table
+        self.entry = entry
+        self.cached = 0
+        self.published = 0
+        self.copy: Copy | None = None
+
+
+def metered(
+    verb: "Callable[Concatenate[Cache, P], R]",
+) -> "Callable[Concatenate[Cache, P], R]":
+    """Adds the time a verb takes to `Cache.spent_s` (law 12 is measured with it)."""
+
+    def timed(self: "Cache", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        before = self.meter()
+        try:
+            return verb(self, *args, **kwargs)
+        finally:
+            self.spent_s += self.meter() - before
+
+    update_wrapper(timed, verb)
+    return timed
+
+
+class Cache:
+    """KV blocks for sequences, shared through a prefix index, kept by leases.
+
+    `meter` returns seconds and only feeds `spent_s`; it decides nothing.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        index: PrefixIndex,
+        block_tokens: int,
+        meter: Callable[[], float] = float,
+    ) -> None:
+        self.meter = meter
+        self.spent_s = 0.0
+        self.evicted_blocks = 0
+        self._pool = pool
+        self._index = index
+        self._block_tokens = block_tokens
+        self._queue = EvictionQueue()
+        self._leases = Leases(index, self._queue.offer)
+        self._events: deque[CacheEvent] = deque(maxlen=REMEMBERED_EVENTS)
+        self._last_event = 0
+
+    # ------------------------------------------------------------ a sequence's road
+
+    @metered
+    def matched_tokens(self, ids: Ids, scopes: Scopes, end: int) -> int:
+        """How much of `ids[:end]` is known now. Changes nothing."""
+        return self._index.match(ids, scopes, end).tokens
+
+    @metered
+    def acquire(self, ids: Ids, scopes: Scopes, *, known_end: int, now: float) -> Holding | None:
+        """Blocks for all of `ids`, matched as far as `known_end` allows; None: no room now.
+
+        A returned `copy` must be part of the step that first runs the sequence; until `copied` is
+        called its source is protected.
+        """
+        match = self._index.match(ids, scopes, known_end)
+        self._touch(match.entry, now)
+        self._pool.share(match.blocks)
+        missing = self._blocks_to(len(ids)) - len(match.blocks)
+        after = match.blocks[-1] if match.blocks else None
+        tokens, partial = match.tokens, match.partial
+        if partial is not None:
+            self._pool.begin_copy(partial)
+        fresh = self._allocate(missing, after)
+        if fresh is None and partial is not None:
+            # A pool so full that the copy's source itself has to go: match whole blocks only.
+            self._pool.end_copy(partial)
+            tokens, partial = len(match.blocks) * self._block_tokens, None
+            fresh = self._allocate(missing, after)
+        if fresh is None:
+            self._pool.free(match.blocks)
+            return None
+        holding = Holding(scopes, match.blocks + fresh, self._index.root)
+        holding.cached = tokens
+        if partial is not None:
+            slots = tokens % self._block_tokens
+            holding.copy = Copy(source=partial, target=fresh[0], slots=slots)
+        return holding
+
+    @metered
+    def extend(self, holding: Holding, end: int) -> bool:
+        """Make the block table reach position `end`; False, and no change: no room now."""
+        missing = self._blocks_to(end) - len(holding.table)
+        if missing <= 0:
+            return True
+        fresh = self._allocate(missing, holding.table[-1])
+        holding.table += fresh or ()
+        return fresh is not None
+
+    def copied(self, holding: Holding) -> None:
+        """The copy is done (or will never be asked for); its source may go."""
+        if holding.copy is not None:
+            self._pool.end_copy(holding.copy.source)
+            holding.copy = None
+
+    @metered
+    def publish(self, holding: Holding, ids: Ids, written: int) -> None:
+        """Make the whole blocks of `[0, written)` matchable: their KV is committed (law 4)."""
+        end = written // self._block_tokens * self._block_tokens
+        if end > holding.published:
+            self._publish(holding, ids, end)
+
+    @metered
+    def release(
+        self, holding: Holding, ids: Ids, written: int, *, key: LeaseKey, now: float
+    ) -> None:
+        """The sequence ends or has to wait: publish all that is written, give the blocks back.
+
+        Its path is leased to `key` in either case: whatever is published can be forgotten.
+        """
+        self.copied(holding)
+        if written > holding.published:
+            self._publish(holding, ids, written)
+        if holding.published:
+            self._touch(holding.entry, now)
+            self._leases.end_turn(key, holding.entry, now)
+            self._queue.offer(holding.entry)
+        self._pool.free(holding.table)
+
+    @metered
+    def discard(self, holding: Holding) -> None:
+        """Give the blocks back unpublished and have them wiped: their subject was forgotten."""
+        self.copied(holding)
+        self._pool.wipe_when_free(holding.table)
+        self._pool.free(holding.table)
+
+    # ------------------------------------------------------------ subjects
+
+    def lease(
+        self, subject: Subject, wish: Wish, now: float, running: Iterable[Holding] = ()
+    ) -> LeaseState:
+        """Carry out a wish. `running` is what the subject's own sequences hold now."""
+        if isinstance(wish, Forget):
+            return self._forget(subject, list(running))
+        held = self._leases.hold(subject, wish, now)
+        self._note("leased", None, sum(lease.cached_tokens for lease in held))
+        expires_s = None if wish.ttl_s is None else now + wish.ttl_s
+        pinned = sum(lease.blocks for lease in held if lease.pins)
+        return LeaseState(
+            subject=subject,
+            retention=wish.retention,
+            pinned_blocks=pinned,
+            expires_s=expires_s,
+        )
+
+    def expire(self, now: float) -> None:
+        """Let leases that are due fall back."""
+        self._leases.expire(now)
+
+    def loss(self, key: LeaseKey) -> MissReason | None:
+        """Why the subject's blocks were let go since its last turn, if they were."""
+        return self._leases.loss(key)
+
+    # ------------------------------------------------------------ what it tells of itself
+
+    @property
+    def wipes_wait(self) -> bool:
+        return self._pool.wipes_wait
+
+    def take_wipes(self) -> tuple[BlockId, ...]:
+        """Blocks to wipe before the next step does anything else."""
+        return self._pool.take_wipes()
+
+    def counts(self) -> BlockCounts:
+        return self._pool.counts()
+
+    def events(self, after: int) -> list[CacheEvent]:
+        """Remembered events with a number above `after`, oldest first."""
+        return [event for event in self._events if event.sequence_number > after]
+
+    def snapshot(self, now: float) -> CacheSnapshot:
+        """Every entry and every session: sizes, never ids."""
+        return CacheSnapshot(
+            sequence_number=self._last_event,
+            blocks=self.counts(),
+            sessions=tuple(
+                _session_view(lease, now)
+                for lease in self._leases
+                if lease.kind is SubjectKind.SESSION and lease.key[1] != NO_SESSION
+            ),
+            nodes=tuple(self._node(entry) for entry in self._index.entries()),
+        )
+
+    def check(self, holdings: Iterable[Holding]) -> None:
+        """Every invariant of the books, given all that is held. Raises `Corrupt`."""
+        holdings = list(holdings)
+        in_use = Counter(block for holding in holdings for block in holding.table)
+        kept = self._index.check()
+        self._pool.check(in_use, kept)
+        for holding in holdings:
+            own = holding.table[holding.published // self._block_tokens :]
+            matched = holding.cached // self._block_tokens - holding.published // self._block_tokens
+            for block in own[max(0, matched) :]:
+                if block in kept or in_use[block] > 1:
+                    raise Corrupt(f"block {block} can be written while others refer to it")
+
+    # ------------------------------------------------------------ inside
+
+    def _publish(self, holding: Holding, ids: Ids, end: int) -> None:
+        known = holding.entry
+        # The entry may have been split off, extended or forgotten since; the root never is.
+        if known.parent is None or known.end != holding.published:
+            known = self._index.root
+        done = self._index.publish(ids, holding.scopes, holding.table, (known, end))
+        for at, block in done.adopted:
+            self._pool.share([block])
+            self._pool.free([holding.table[at]])
+            holding.table[at] = block
+        holding.entry, holding.published = done.entry, end
+        self._queue.offer(done.entry)
+        if done.new_tokens:
+            self._note("published", done.entry.scope, done.new_tokens)
+
+    def _allocate(self, count: int, after: BlockId | None) -> list[BlockId] | None:
+        if self._pool.free_blocks < count <= self._pool.free_blocks + self._pool.idle_blocks:
+            self._evict(count)
+        return self._pool.allocate(count, after)
+
+    def _evict(self, wanted: int) -> None:
+        """Let leaves go, block by block from their ends, until `wanted` blocks are free (law 9)."""
+        busy: list[Entry] = []
+        while self._pool.free_blocks < wanted:
+            leaf = self._queue.take()
+            if leaf is None:
+                break
+            if self._pool.busy(leaf.blocks[-1]):
+                busy.append(leaf)
+                continue
+            self._trim(leaf)
+        for leaf in busy:
+            self._queue.offer(leaf)
+
+    def _trim(self, leaf: Entry) -> None:
+        holders = list(leaf.held_by)
+        before = self._pool.free_blocks
+        self._leases.note_loss(holders)
+        trimming = self._index.trim(leaf)
+        self._queue.offer(trimming.parent if trimming.gone else leaf)
+        self._leases.settle(holders)
+        self.evicted_blocks += self._pool.free_blocks - before
+        self._note("evicted", leaf.scope, trimming.tokens)
+
+    def _forget(self, subject: Subject, running: Sequence[Holding]) -> LeaseState:
+        own = Counter(block for holding in running for block in holding.table)
+        ends = {holding.entry for holding in running if holding.published}
+        for lease in self._leases.of(subject):
+            ends |= lease.entries
+            self._leases.forget(lease)
+        for entry in sorted(ends, key=lambda entry: -entry.start):
+            self._unpublish(entry, subject, own)
+        return LeaseState(
+            subject=subject, retention=RetentionClass.ORPHAN, pinned_blocks=0, expires_s=None
+        )
+
+    def _unpublish(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> None:
+        """Take the end of a path out of the index, as far up as nobody else refers to it."""
+        while entry.parent is not None and self._is_only(entry, subject, own):
+            parent, scope, tokens = entry.parent, entry.scope, len(entry.ids)
+            self._pool.wipe_when_free(entry.blocks)
+            while not self._index.trim(entry).gone:
+                pass
+            self._queue.offer(parent)
+            self._note("forgotten", scope, tokens)
+            entry = parent
+
+    def _is_only(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> bool:
+        if not entry.is_leaf or entry.held_by:
+            return False
+        if entry.scope == OPERATOR_SCOPE and subject.kind is not SubjectKind.PERSONA:
+            return False
+        return all(self._pool.users(block) == own[block] for block in entry.blocks)
+
+    def _touch(self, entry: Entry, now: float) -> None:
+        for above in entry.path():
+            above.used_s = now
+
+    def _blocks_to(self, position: int) -> int:
+        return -(-position // self._block_tokens)
+
+    def _note(self, kind: str, scope: Scope | None, tokens: int) -> None:
+        self._last_event += 1
+        self._events.append(
+            CacheEvent(
+                sequence_number=self._last_event,
+                kind=kind,
+                scope=scope,
+                tokens=tokens,
+                blocks=self.counts(),
+            )
+        )
+
+    def _node(self, entry: Entry) -> PrefixNode:
+        in_use = any(self._pool.users(block) for block in entry.blocks)
+        parent = entry.parent
+        return PrefixNode(
+            node_id=entry.entry_id,
+            parent_id=parent.entry_id if parent and parent is not self._index.root else None,
+            scope=entry.scope,
+            tokens=len(entry.ids),
+            blocks=len(entry.blocks),
+            in_use=in_use,
+            retention=RetentionClass.RUNNING if in_use else retention_of(entry),
+        )
+
+
+def lease_key(owner_id: OwnerId, session_id: SessionId | None) -> LeaseKey:
+    """The lease that a job's path belongs to."""
+    return owner_id, session_id or NO_SESSION
+
+
+def _session_view(lease: Lease, now: float) -> SessionView:
+    owner_id, session_id = lease.key
+    return SessionView(
+        session_id=SessionId(session_id),
+        owner_id=owner_id,
+        retention=lease.retention,
+        cached_tokens=lease.cached_tokens,
+        idle_s=now - lease.used_s,
+    )

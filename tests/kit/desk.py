@@ -1,0 +1,160 @@
+"""A core and a paper model at one desk: submit, step, and what came of every job.
+
+Builders for jobs are here as well, so that a test says only what it is about.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+
+from engine.api import (
+    OPERATOR_SCOPE,
+    CacheSource,
+    Cancelled,
+    History,
+    Job,
+    JobClass,
+    JobId,
+    Limits,
+    OwnerId,
+    Scope,
+    SessionId,
+    Started,
+    Zone,
+)
+from engine.core import Core, CoreConfig, CoreEvent, Emitted, Ended
+from engine.kv.cache import Cache
+from tests.kit.paper import EOS_TOKEN_ID, VOCABULARY_TOKENS, PaperModel
+
+ANN, BEN = OwnerId("ann"), OwnerId("ben")
+
+
+def config(**changes: object) -> CoreConfig:
+    """A small engine with every check on."""
+    values: dict[str, object] = {
+        "block_tokens": 16,
+        "pool_blocks": 64,
+        "context_tokens": 512,
+        "step_tokens": 64,
+        "max_running": 8,
+        "max_waiting": 64,
+        "eos_token_ids": (EOS_TOKEN_ID,),
+        "model_fingerprint": "paper",
+        "template_fingerprint": "plain",
+        "boot_id": "boot",
+        "vocabulary_tokens": VOCABULARY_TOKENS,
+        "checks": True,
+    }
+    return CoreConfig(**(values | changes))  # type: ignore[arg-type]
+
+
+def user_scope(owner_id: OwnerId) -> Scope:
+    return Scope(f"user:{owner_id}")
+
+
+class Desk:
+    """Drives a core with a paper model, and keeps what every job said."""
+
+    def __init__(self, core_config: CoreConfig | None = None, cache: Cache | None = None) -> None:
+        self.config = core_config or config()
+        self.core = Core(self.config, cache=cache)
+        self.paper = PaperModel(self.config.pool_blocks, self.config.block_tokens)
+        self.now = 0.0
+        self.started: dict[JobId, Started] = {}
+        self.emitted: dict[JobId, list[int]] = {}
+        self.ended: dict[JobId, Ended] = {}
+        self._numbers = count(1)
+
+    def job(
+        self,
+        token_ids: Sequence[int],
+        *,
+        owner_id: OwnerId = ANN,
+        session: str | None = None,
+        shared: int = 0,
+        output: int | None = 4,
+        history: History | None = None,
+        job_class: JobClass = JobClass.INTERACTIVE,
+        limits: Limits | None = None,
+        resumed: Sequence[int] = (),
+    ) -> Job:
+        """A job whose first `shared` tokens are the operator's persona, the rest its owner's."""
+        end = len(token_ids)
+        own = Zone(scope=user_scope(owner_id), source=CacheSource.SESSION, end=end)
+        persona = Zone(scope=OPERATOR_SCOPE, source=CacheSource.PERSONA, end=shared)
+        return Job(
+            job_id=JobId(f"job-{next(self._numbers)}"),
+            owner_id=owner_id,
+            token_ids=tuple(token_ids),
+            zones=(persona, own) if shared else (own,),
+            session_id=None if session is None else SessionId(session),
+            limits=limits or Limits(max_output_tokens=output, ignore_eos=True),
+            job_class=job_class,
+            history=history,
+            resumed_output=tuple(resumed),
+        )
+
+    def history(self, done: Ended, job: Job, *, head_end: int = 0) -> History:
+        """What a turn that follows `done` says of it."""
+        return History(
+            token_ids=(*job.token_ids, *done.token_ids),
+            model_fingerprint=self.config.model_fingerprint,
+            template_fingerprint=self.config.template_fingerprint,
+            boot_id=self.config.boot_id,
+            head_end=head_end,
+        )
+
+    def submit(self, job: Job) -> Job:
+        self.core.submit(job, self.now)
+        self.paper.learn(job)
+        return job
+
+    def step(self) -> bool:
+        """One plan, run, commit; False when there was nothing to do."""
+        self.now += 1.0
+        plan = self.core.plan(self.now)
+        self._book(self.core.take_events())
+        if plan is None:
+            return False
+        result = self.paper.collect(self.paper.launch(plan))
+        self._book(self.core.commit(result, self.now + 0.5))
+        return True
+
+    def cancel(self, job: Job) -> Cancelled:
+        cancelled = self.core.cancel(job.job_id, self.now)
+        self._book(self.core.take_events())
+        return cancelled
+
+    def stop(self, job: Job, kept: Sequence[int]) -> None:
+        self.core.stop(job.job_id, tuple(kept), self.now)
+        self._book(self.core.take_events())
+
+    def finish(self, job: Job, steps: int = 1000) -> Ended:
+        """Step until the job has ended."""
+        for _ in range(steps):
+            if job.job_id in self.ended:
+                return self.ended[job.job_id]
+            if not self.step():
+                break
+        return self.ended[job.job_id]
+
+    def run(self, job: Job) -> Ended:
+        return self.finish(self.submit(job))
+
+    def drain(self, steps: int = 10_000) -> None:
+        """Step until nothing is left to do."""
+        for _ in range(steps):
+            if not self.step():
+                return
+        raise AssertionError(f"still busy after {steps} steps")
+
+    def _book(self, events: Sequence[CoreEvent]) -> None:
+        for event in events:
+            assert event.job_id not in self.ended, "an event after the last one"
+            match event:
+                case Started():
+                    self.started[event.job_id] = event
+                case Emitted():
+                    said = self.emitted.setdefault(event.job_id, [])
+                    said += [token.token_id for token in event.drawn]
+                case Ended():
+                    self.ended[event.job_id] = event
