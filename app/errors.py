@@ -6,7 +6,8 @@ AppError
 ├── Unauthenticated     401  no valid login or key
 ├── Forbidden           403  known caller, not allowed (never used for ids: see NotFound)
 ├── NotFound            404  unknown id and another user's id look the same
-├── Conflict            409  the parent moved, or the id is taken; not worth an automatic retry
+├── Conflict            409  a turn is running, or the id is taken; not worth an automatic retry
+│   └── ParentMoved       409  the conversation went on elsewhere; carries its leaf
 ├── TooMany             429  sockets, turns, log-in attempts; carries retry_after_s
 └── Unavailable         503  the engine is away or the server is stopping; carries retry_after_s
 
@@ -67,6 +68,14 @@ class NotFound(AppError):
 class Conflict(AppError):
     code = "conflict"
     status = 409
+
+
+class ParentMoved(Conflict):
+    code = "parent_moved"
+
+    def __init__(self, message: str, *, leaf_id: str | None) -> None:
+        super().__init__(message, field="parent_id")
+        self.leaf_id = leaf_id
 
 
 class TooMany(AppError):

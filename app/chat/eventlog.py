@@ -16,7 +16,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 
@@ -103,7 +103,7 @@ class EventLog:
         elif isinstance(event, ResponseCreated | ResponseInProgress | ResponseEnded):
             self.response = event.response
 
-    async def subscribe(self, after: int = -1) -> AsyncIterator[LogEvent]:
+    async def subscribe(self, after: int = -1) -> AsyncGenerator[LogEvent, None]:
         """Every event with a number above `after`, as it comes; ends after `ResponseEnded`."""
         position = max(after + 1 - self._first, 0)
         while True:

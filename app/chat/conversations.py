@@ -1,0 +1,166 @@
+"""Conversations as their owner sees them: make, list, name, read, delete.
+
+Every query names the owner, so another's conversation is not found (law 19). Turns are added
+elsewhere (`supervisor`); a conversation that the dialect made is not listed here.
+"""
+
+import base64
+import binascii
+from datetime import UTC, datetime
+
+import msgspec
+from sqlalchemy import Select, delete, select, tuple_
+
+from app.chat import library, rows
+from app.chat.hub import Hub
+from app.db.base import Database
+from app.db.models import Conversation, Message, Response
+from app.db.types import Origin, utc_now
+from app.errors import InvalidRequest, NotFound
+from app.events import ConversationChanged, ConversationDeleted, ConversationView, MessageView
+from app.ids import ConversationId, PersonaId, UserId, new_conversation_id
+from engine.api import Role
+
+LONGEST_TITLE = 200
+LONGEST_PAGE = 100
+
+
+class ConversationPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The last changed first; `next_cursor` is None on the last page."""
+
+    items: tuple[ConversationView, ...]
+    next_cursor: str | None
+
+
+class Conversations:
+    """One user's conversations at a time, in the database."""
+
+    def __init__(self, db: Database, hub: Hub) -> None:
+        self._db = db
+        self._hub = hub
+
+    async def create(
+        self, user_id: UserId, persona_id: PersonaId = library.DEFAULT_PERSONA.id
+    ) -> ConversationView:
+        """An empty conversation; its title comes with the first message. Raises `NotFound`."""
+        persona = library.persona(persona_id)
+        now = utc_now()
+        row = Conversation(
+            id=new_conversation_id(),
+            user_id=user_id,
+            origin=Origin.CHAT,
+            title="",
+            persona_id=persona.id,
+            leaf_id=None,
+            created_at=now,
+            updated_at=now,
+        )
+        async with self._db.begin() as session:
+            session.add(row)
+        return self._changed(user_id, row)
+
+    async def get(self, user_id: UserId, conversation_id: ConversationId) -> ConversationView:
+        """Raises `NotFound`."""
+        async with self._db.read() as session:
+            return rows.conversation_view(
+                _found(await session.scalar(_owned(user_id, conversation_id)))
+            )
+
+    async def list(
+        self, user_id: UserId, *, cursor: str | None = None, limit: int = 50
+    ) -> ConversationPage:
+        """A page, and where the next one begins. Raises `InvalidRequest` for a foreign cursor."""
+        limit = max(1, min(limit, LONGEST_PAGE))
+        query = (
+            select(Conversation)
+            .where(Conversation.user_id == user_id, Conversation.origin == Origin.CHAT)
+            .order_by(Conversation.updated_at.desc(), Conversation.id.desc())
+            .limit(limit + 1)
+        )
+        if cursor is not None:
+            place = tuple_(Conversation.updated_at, Conversation.id)
+            query = query.where(place < tuple_(*_place(cursor)))
+        async with self._db.read() as session:
+            found = list(await session.scalars(query))
+        items = tuple(rows.conversation_view(row) for row in found[:limit])
+        return ConversationPage(
+            items=items, next_cursor=_cursor(found[limit - 1]) if len(found) > limit else None
+        )
+
+    async def rename(
+        self, user_id: UserId, conversation_id: ConversationId, title: str
+    ) -> ConversationView:
+        """Raises `NotFound`, and `InvalidRequest` for an empty or over-long title."""
+        title = " ".join(title.split())
+        if not title or len(title) > LONGEST_TITLE:
+            raise InvalidRequest(f"A title has 1 to {LONGEST_TITLE} characters.", field="title")
+        async with self._db.begin() as session:
+            row = _found(await session.scalar(_owned(user_id, conversation_id).with_for_update()))
+            row.title = title
+        return self._changed(user_id, row)
+
+    async def messages(
+        self, user_id: UserId, conversation_id: ConversationId
+    ) -> tuple[MessageView, ...]:
+        """The whole tree, oldest first; an assistant's message with its response."""
+        async with self._db.read() as session:
+            _found(await session.scalar(_owned(user_id, conversation_id)))
+            query = (
+                select(Message, Response)
+                .outerjoin(
+                    Response,
+                    (Response.message_id == Message.id) & (Message.role == Role.ASSISTANT),
+                )
+                .where(Message.conversation_id == conversation_id)
+                .order_by(Message.created_at, Message.id)
+            )
+            return tuple(
+                rows.message_view(
+                    message,
+                    conversation_id,
+                    None if response is None else rows.response_view(response),
+                )
+                for message, response in await session.execute(query)
+            )
+
+    async def delete(self, user_id: UserId, conversation_id: ConversationId) -> None:
+        """Raises `NotFound`. What runs in it is stopped by `Supervisor.delete_conversation`."""
+        async with self._db.begin() as session:
+            gone = await session.scalar(
+                delete(Conversation)
+                .where(Conversation.user_id == user_id, Conversation.id == conversation_id)
+                .returning(Conversation.id)
+            )
+            if gone is None:
+                raise NotFound("There is no such conversation.", field="conversation_id")
+        self._hub.publish(user_id, ConversationDeleted(conversation_id=conversation_id))
+
+    def _changed(self, user_id: UserId, row: Conversation) -> ConversationView:
+        view = rows.conversation_view(row)
+        self._hub.publish(user_id, ConversationChanged(conversation=view))
+        return view
+
+
+def _owned(user_id: UserId, conversation_id: ConversationId) -> Select[Conversation]:
+    return select(Conversation).where(
+        Conversation.user_id == user_id, Conversation.id == conversation_id
+    )
+
+
+def _found(row: Conversation | None) -> Conversation:
+    if row is None:
+        raise NotFound("There is no such conversation.", field="conversation_id")
+    return row
+
+
+def _cursor(row: Conversation) -> str:
+    place = f"{row.updated_at.astimezone(UTC).isoformat()} {row.id}"
+    return base64.urlsafe_b64encode(place.encode()).decode()
+
+
+def _place(cursor: str) -> tuple[datetime, str]:
+    try:
+        moment, last_id = base64.urlsafe_b64decode(cursor.encode()).decode().split(" ")
+        return datetime.fromisoformat(moment), last_id
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest("This cursor is not ours.", field="cursor") from error

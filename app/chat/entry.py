@@ -1,0 +1,206 @@
+"""A turn on its way in: the request, and the entry and the job that it becomes.
+
+PURE but for new ids and the time. Nothing here looks anything up or asks who owns it; `intake` does.
+"""
+
+import msgspec
+
+from app.chat.ledger import Asked, Beginning, Branch, Entry, Node, StoredResponse
+from app.chat.prompt import Prompt
+from app.chat.rows import seconds
+from app.db.types import Origin, utc_now
+from app.events import ResponseStatus, ResponseView
+from app.ids import (
+    ConversationId,
+    MessageId,
+    PersonaId,
+    ResponseId,
+    UserId,
+    new_message_id,
+    new_response_id,
+)
+from engine.api import (
+    Job,
+    JobId,
+    Limits,
+    Message,
+    ModelCard,
+    OwnerId,
+    Role,
+    Sampling,
+    Seam,
+    SessionId,
+)
+
+TITLE_CHARACTERS = 60
+
+
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn to be made: new messages, and what they continue.
+
+    The browser names a conversation and the parent that it saw (`check_leaf`). The dialect names a
+    previous response, or nothing: that is a new conversation, or none with `store` false.
+    `instructions` replace a persona for this turn alone; they are not inherited.
+    """
+
+    messages: tuple[Message, ...]
+    conversation_id: ConversationId | None = None
+    parent_id: MessageId | None = None
+    previous_response_id: ResponseId | None = None
+    check_leaf: bool = False
+    client_message_id: str | None = None
+    instructions: str | None = None
+    persona_id: PersonaId | None = None
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    generate: bool = True
+    """False: a warm-up. The messages are stored and their KV is computed; nothing is answered."""
+    store: bool = True
+    origin: Origin = Origin.CHAT
+    model: str | None = None
+    """How the caller called the model; None: by its own name."""
+    metadata: dict[str, str] = {}
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A request with everything that was found out about it."""
+
+    user_id: UserId
+    request: TurnRequest
+    branch: Branch
+    prompt: Prompt
+    card: ModelCard
+    epoch: str
+    """Of the log that will tell the response's life."""
+
+
+def make_entry(draft: Draft) -> Entry:
+    """Everything that the accepted turn stores; its reply is still empty."""
+    request, prompt = draft.request, draft.prompt
+    inputs = _inputs(draft)
+    reply = _reply(draft.card, inputs[-1]) if request.generate else None
+    return Entry(
+        session_id=draft.branch.session_id,
+        beginning=_beginning(request, draft.branch),
+        path=prompt.path,
+        head=prompt.head,
+        path_changed=prompt.path_changed,
+        inputs=inputs,
+        reply=reply,
+        response=_response(draft, inputs, reply or inputs[-1]),
+        title=_title(request.messages),
+        leaf_checked=request.check_leaf,
+    )
+
+
+def _response(draft: Draft, inputs: tuple[Node, ...], end: Node) -> StoredResponse:
+    request = draft.request
+    return StoredResponse(
+        view=ResponseView(
+            id=new_response_id(),
+            conversation_id=draft.branch.session_id if request.store else None,
+            message_id=end.id,
+            parent_id=inputs[-1].id,
+            status=ResponseStatus.IN_PROGRESS,
+            model=request.model or draft.card.name,
+            created_at=seconds(end.created_at),
+        ),
+        user_id=draft.user_id,
+        text="",
+        origin=request.origin,
+        previous_response_id=request.previous_response_id,
+        instructions=request.instructions,
+        asked=_asked(draft, inputs),
+        store=request.store,
+        epoch=draft.epoch,
+    )
+
+
+def _asked(draft: Draft, inputs: tuple[Node, ...]) -> Asked:
+    request, head = draft.request, draft.prompt.head
+    return Asked(
+        sampling=request.sampling,
+        limits=request.limits,
+        metadata=request.metadata,
+        generate=request.generate,
+        input_ids=tuple(node.id for node in inputs),
+        head_key=head.key,
+        opening_end=head.opening_end,
+        boot_id=draft.card.boot_id,
+    )
+
+
+def _beginning(request: TurnRequest, branch: Branch) -> Beginning | None:
+    if branch.conversation is not None or not request.store:
+        return None
+    return Beginning(origin=request.origin, persona_id=request.persona_id)
+
+
+def _inputs(draft: Draft) -> tuple[Node, ...]:
+    """A chain below the branch; the last one carries the client's id, and the head if it is new."""
+    nodes: list[Node] = []
+    parent_id = draft.branch.parent_id
+    for message, token_ids in zip(draft.request.messages, draft.prompt.inputs, strict=True):
+        node = _node(draft.card, parent_id, message, token_ids)
+        nodes.append(node)
+        parent_id = node.id
+    nodes[-1] = msgspec.structs.replace(
+        nodes[-1],
+        seam=Seam.CUT if draft.request.generate else Seam.CLOSED,
+        head_token_ids=_new_head(draft.branch, draft.prompt),
+        client_message_id=draft.request.client_message_id,
+    )
+    return tuple(nodes)
+
+
+def _new_head(branch: Branch, prompt: Prompt) -> tuple[int, ...] | None:
+    """The head's ids, where the path above does not tell them."""
+    told = branch.head is not None and branch.head.token_ids == prompt.head.token_ids
+    return None if told and not prompt.path_changed else prompt.head.token_ids
+
+
+def _reply(card: ModelCard, answered: Node) -> Node:
+    """Empty so far, and cut: what would follow now must close it first."""
+    reply = _node(card, answered.id, Message(role=Role.ASSISTANT, text=""), ())
+    return msgspec.structs.replace(reply, seam=Seam.CUT)
+
+
+def _node(
+    card: ModelCard, parent_id: MessageId | None, message: Message, token_ids: tuple[int, ...]
+) -> Node:
+    return Node(
+        id=new_message_id(),
+        parent_id=parent_id,
+        role=message.role,
+        text=message.text,
+        token_ids=token_ids,
+        seam=Seam.CLOSED,
+        model_fingerprint=card.model_fingerprint,
+        template_fingerprint=card.template_fingerprint,
+        created_at=utc_now(),
+    )
+
+
+def _title(messages: tuple[Message, ...]) -> str:
+    """The first user's words in one line, cut at a space where that is near."""
+    text = next((one.text for one in messages if one.role is Role.USER), messages[0].text)
+    line = " ".join(text.split())
+    if len(line) <= TITLE_CHARACTERS:
+        return line
+    cut = line[: TITLE_CHARACTERS - 1]
+    return f"{cut.rsplit(' ', 1)[0] if ' ' in cut[30:] else cut}…"
+
+
+def make_job(entry: Entry, request: TurnRequest, prompt: Prompt) -> Job:
+    """The engine's part of the turn; its id is the response's."""
+    limits = request.limits if request.generate else Limits(max_output_tokens=0)
+    return Job(
+        job_id=JobId(entry.response.view.id),
+        owner_id=OwnerId(entry.response.user_id),
+        session_id=SessionId(entry.session_id),
+        token_ids=prompt.token_ids,
+        zones=prompt.zones,
+        sampling=request.sampling,
+        limits=limits,
+        history=prompt.history,
+    )

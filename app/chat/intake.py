@@ -1,0 +1,161 @@
+"""From a request for a turn to an entry that can be stored, and the job that answers it.
+
+Look (one short transaction), then render (the engine, no transaction); storing comes next and is the
+ledger's. What is refused here leaves nothing behind. Whose things are named is checked by the
+ledgers' queries (law 19).
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from app.chat import library
+from app.chat.entry import Draft, TurnRequest, make_entry, make_job
+from app.chat.ledger import Acceptance, Branch, Entry, Ledger
+from app.chat.memory import MemoryLedger
+from app.chat.prompt import (
+    HeadText,
+    Prompt,
+    Prompts,
+    Wanted,
+    bare_head,
+    instructions_head,
+    persona_head,
+)
+from app.chat.stored import StoredLedger
+from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
+from app.ids import ResponseId, UserId, new_conversation_id
+from engine.api import Engine, Job, ModelCard
+from engine.errors import EngineError, Refused
+
+RETRY_AFTER_S = 2.0
+"""When to try again while the engine is away; it is brought back in about this time."""
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that may be stored: what, where, and the job that is to answer it."""
+
+    entry: Entry
+    job: Job
+    ledger: Ledger
+
+
+class Intake:
+    """Accepts turns for one engine into one database, and into memory."""
+
+    def __init__(
+        self, engine: Engine, stored: StoredLedger, memory: MemoryLedger, epoch: str
+    ) -> None:
+        self._engine = engine
+        self._stored = stored
+        self._memory = memory
+        self._epoch = epoch
+        self._prompts = Prompts(engine)
+
+    async def prepare(self, user_id: UserId, request: TurnRequest) -> Prepared | Acceptance:
+        """Everything but the storing; an `Acceptance` is that of the same message sent before.
+
+        Raises `NotFound`, `Conflict`, `ParentMoved`, `InvalidRequest`, `PromptTooLong` and
+        `Unavailable`.
+        """
+        if not request.messages:
+            raise InvalidRequest("A turn needs a message.", field="input")
+        earlier = await self._repeat(user_id, request)
+        if earlier is not None:
+            return earlier
+        branch = await self._branch(user_id, request)
+        async with _engine_errors():
+            card = await self._engine.info()
+            prompt = await self._prompts.make(card, _wanted(user_id, request, branch))
+        _check_length(prompt, card, request)
+        draft = Draft(
+            user_id=user_id,
+            request=request,
+            branch=branch,
+            prompt=prompt,
+            card=card,
+            epoch=self._epoch,
+        )
+        entry = make_entry(draft)
+        ledger: Ledger = self._stored if request.store else self._memory
+        return Prepared(entry=entry, job=make_job(entry, request, prompt), ledger=ledger)
+
+    async def _repeat(self, user_id: UserId, request: TurnRequest) -> Acceptance | None:
+        if request.conversation_id is None or request.client_message_id is None:
+            return None
+        return await self._stored.repeat(
+            user_id, request.conversation_id, request.client_message_id
+        )
+
+    async def _branch(self, user_id: UserId, request: TurnRequest) -> Branch:
+        if request.previous_response_id is not None:
+            branch = await self._after_response(user_id, request.previous_response_id, request)
+        elif request.conversation_id is not None:
+            branch = await self._stored.after_message(
+                user_id, request.conversation_id, request.parent_id
+            )
+        else:
+            branch = Branch(session_id=new_conversation_id(), conversation=None)
+        if branch.last is not None and not branch.last.view.status.ended:
+            raise Conflict(
+                "The answer before this is still being written.", code="turn_in_progress"
+            )
+        return branch
+
+    async def _after_response(
+        self, user_id: UserId, response_id: ResponseId, request: TurnRequest
+    ) -> Branch:
+        branch = await self._memory.after_response(user_id, response_id)
+        if branch is not None and request.store:
+            raise InvalidRequest(
+                "The previous response was not stored, so its continuation cannot be:"
+                " send `store: false`.",
+                field="store",
+            )
+        branch = branch or await self._stored.after_response(user_id, response_id)
+        if branch is None:
+            raise NotFound("There is no such response.", field="previous_response_id")
+        return branch
+
+
+@asynccontextmanager
+async def _engine_errors() -> AsyncIterator[None]:
+    try:
+        yield
+    except Refused as refused:
+        raise InvalidRequest(refused.message, field="input") from refused
+    except EngineError as error:
+        raise Unavailable("The model is not ready.", retry_after_s=RETRY_AFTER_S) from error
+
+
+def _wanted(user_id: UserId, request: TurnRequest, branch: Branch) -> Wanted:
+    return Wanted(
+        user_id=user_id,
+        branch=branch,
+        head=_head_text(request, branch),
+        messages=request.messages,
+        opens_reply=request.generate,
+    )
+
+
+def _head_text(request: TurnRequest, branch: Branch) -> HeadText:
+    persona_id = request.persona_id or (branch.conversation and branch.conversation.persona_id)
+    if request.instructions:
+        return instructions_head(request.instructions)
+    if persona_id:
+        return persona_head(library.persona(persona_id))
+    return bare_head(branch.path[0].role if branch.path else request.messages[0].role)
+
+
+def _check_length(prompt: Prompt, card: ModelCard, request: TurnRequest) -> None:
+    """What surely cannot fit is refused before it is stored; the engine has the last word."""
+    needed = len(prompt.token_ids) + int(request.generate)
+    limit = min(card.context_tokens, card.pool_blocks * card.block_tokens)
+    if needed > limit:
+        raise PromptTooLong(
+            f"The prompt has {len(prompt.token_ids)} tokens; this model has room for {limit},"
+            " the answer included.",
+            needed_tokens=needed,
+            limit_tokens=limit,
+        )

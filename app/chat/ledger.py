@@ -1,0 +1,206 @@
+"""Where turns are kept: the structs that a turn is made of, and the `Ledger` that keeps them.
+
+There are two ledgers with one road: `stored` (the database) and `memory` (`store: false`). Every
+call names the owner, and what is another's does not exist (law 19). Nothing here renders text,
+runs a job or talks to a socket.
+"""
+
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from app.db.types import Origin
+from app.events import ConversationView, MessageView, ResponseView
+from app.ids import ConversationId, MessageId, PersonaId, ResponseId, UserId
+from engine.api import Limits, Role, Sampling, Seam
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with the exact ids that it adds to a prompt, its glue included (law 3)."""
+
+    id: MessageId
+    parent_id: MessageId | None
+    role: Role
+    text: str
+    token_ids: tuple[int, ...]
+    seam: Seam | None
+    """How the ids end. After an opened reply it is `CUT`: what follows must close the reply."""
+    model_fingerprint: str | None
+    template_fingerprint: str | None
+    created_at: datetime
+    head_token_ids: tuple[int, ...] | None = None
+    """The head that this node's turn was sent under; None: that of the nearest node above."""
+    client_message_id: str | None = None
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands before the path: persona, instructions, or the template's opening alone.
+
+    `[0, opening_end)` is the template's own; a caller's text comes after it.
+    """
+
+    key: str
+    """Names the text that it was rendered from; equal keys, equal text."""
+    token_ids: tuple[int, ...]
+    opening_end: int
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a response keeps of the request that made it."""
+
+    sampling: Sampling
+    limits: Limits
+    metadata: dict[str, str]
+    generate: bool
+    input_ids: tuple[MessageId, ...]
+    """The messages that this request brought, oldest first."""
+    head_key: str
+    opening_end: int
+    boot_id: str
+    """Of the engine when the turn was accepted, for a turn that got no receipt."""
+
+
+class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A response with everything that is kept of it; `view.message_id` is what a turn continues.
+
+    For a warm-up that is the last message of its input: it writes no message of its own.
+    """
+
+    view: ResponseView
+    user_id: UserId
+    text: str
+    origin: Origin
+    previous_response_id: ResponseId | None
+    instructions: str | None
+    asked: Asked
+    store: bool
+    epoch: str
+
+    @property
+    def reply_id(self) -> MessageId | None:
+        """The message that it writes."""
+        return self.view.message_id if self.asked.generate else None
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new turn continues. An empty path is a beginning."""
+
+    session_id: ConversationId
+    """The conversation's presence in the engine, stored or not."""
+    conversation: ConversationView | None
+    """None where it is yet to be made, or is not stored."""
+    path: tuple[Node, ...] = ()
+    head: Head | None = None
+    """Under which the last turn of the path was sent, where that is known."""
+    last: StoredResponse | None = None
+    """The response that ends the path."""
+    forked: bool = False
+    """True when the path does not end at the conversation's leaf."""
+
+    @property
+    def parent_id(self) -> MessageId | None:
+        return self.path[-1].id if self.path else None
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that an accepted turn brings into being."""
+
+    origin: Origin
+    persona_id: PersonaId | None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one accepted turn stores, in one transaction."""
+
+    session_id: ConversationId
+    beginning: Beginning | None
+    """Set where the conversation is new."""
+    path: tuple[Node, ...]
+    head: Head
+    path_changed: bool
+    """True when the path was rendered anew and its ids are to be stored again."""
+    inputs: tuple[Node, ...]
+    reply: Node | None
+    """The assistant's message, still empty; None for a warm-up."""
+    response: StoredResponse
+    title: str
+    """For a conversation that has none yet."""
+    leaf_checked: bool
+    """True: refuse unless the conversation's leaf is still the path's end."""
+
+    @property
+    def leaf_id(self) -> MessageId:
+        return self.response.view.message_id
+
+    @property
+    def parent_id(self) -> MessageId | None:
+        return self.path[-1].id if self.path else None
+
+    @property
+    def client_message_id(self) -> str | None:
+        return self.inputs[-1].client_message_id
+
+
+class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
+    """`fresh` is false when this `client_message_id` had been accepted before."""
+
+    messages: tuple[MessageView, ...]
+    response: ResponseView
+    conversation: ConversationView | None
+    """None for a turn that is not stored."""
+    fresh: bool
+
+    @property
+    def message(self) -> MessageView | None:
+        """The message that is answered; None for a turn that is not stored."""
+        return self.messages[-1] if self.messages else None
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint of a reply that is being written."""
+
+    response_id: ResponseId
+    message_id: MessageId
+    text: str
+    token_ids: tuple[int, ...]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a response ended. `reply_id` is None for a warm-up, which writes no message."""
+
+    view: ResponseView
+    user_id: UserId
+    reply_id: MessageId | None
+    text: str
+    token_ids: tuple[int, ...]
+    seam: Seam
+
+
+class Ledger(Protocol):
+    """Keeps turns. Every call is one short transaction, or none."""
+
+    async def after_response(self, user_id: UserId, response_id: ResponseId) -> Branch | None:
+        """The branch that ends with this response; None when there is no such response."""
+        ...
+
+    async def accept(self, entry: Entry) -> Acceptance:
+        """Store a turn whole, or find what the same `client_message_id` stored before.
+
+        Raises `NotFound`, `ParentMoved` and `Conflict` ("turn_in_progress"); then nothing is kept.
+        """
+        ...
+
+    async def finish(self, outcome: Outcome) -> None:
+        """The last word on a response: state, text, ids. Nothing happens if it was deleted."""
+        ...
+
+    async def response(self, user_id: UserId, response_id: ResponseId) -> StoredResponse | None: ...
+
+    async def inputs(self, response: StoredResponse) -> tuple[MessageView, ...]:
+        """The messages that the response's request brought."""
+        ...
+
+    async def delete_response(self, user_id: UserId, response_id: ResponseId) -> bool:
+        """Forget a response; its messages stay a part of their conversation."""
+        ...

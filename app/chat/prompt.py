@@ -1,0 +1,231 @@
+"""From a branch and new messages to a prompt: exact ids, zones and history (laws 3, 11).
+
+    ids    [head)[node][node] .. [node) | [new node] .. [new node]
+    from    kept or cached, as stored    | rendered here, once; then stored and never derived again
+    scope  operator | the caller's own, to the end
+
+Only the new messages become ids here, so a turn costs the same after ten turns and after a hundred.
+The whole list is rendered from its start in three cases: a beginning without a head of its own (the
+template's opening depends on what follows), a path whose fingerprints are not the engine's, and a
+template that is not prefix-stable. Nothing here is stored and no owner is checked.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import chain
+
+import msgspec
+
+from app.chat.ledger import Branch, Head, Node
+from app.chat.library import Persona
+from app.ids import UserId
+from engine.api import (
+    OPERATOR_SCOPE,
+    CacheSource,
+    Engine,
+    History,
+    Message,
+    ModelCard,
+    Rendered,
+    RenderRequest,
+    Role,
+    Scope,
+    Seam,
+    Zone,
+)
+
+CACHED_HEADS = 256
+
+
+class HeadText(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands before the path as text; empty for the template's opening alone."""
+
+    key: str
+    messages: tuple[Message, ...] = ()
+    published: bool = False
+    """True: every user may share its KV."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a prompt is to be made of."""
+
+    user_id: UserId
+    branch: Branch
+    head: HeadText
+    messages: tuple[Message, ...]
+    opens_reply: bool
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """`inputs[i]` are the ids of new message i; with `path` and `head` they sum to `token_ids`."""
+
+    head: Head
+    path: tuple[Node, ...]
+    path_changed: bool
+    inputs: tuple[tuple[int, ...], ...]
+    token_ids: tuple[int, ...]
+    zones: tuple[Zone, ...]
+    history: History | None
+
+
+def persona_head(persona: Persona) -> HeadText:
+    """A persona's system prompt and examples, in the operator zone."""
+    return HeadText(
+        key=f"persona:{persona.id}@{persona.version}", messages=persona.messages, published=True
+    )
+
+
+def instructions_head(instructions: str) -> HeadText:
+    """A caller's own instructions, in the caller's scope."""
+    digest = hashlib.sha256(instructions.encode()).hexdigest()
+    return HeadText(
+        key=f"instructions:{digest}", messages=(Message(role=Role.SYSTEM, text=instructions),)
+    )
+
+
+def bare_head(first: Role) -> HeadText:
+    """No instructions at all: what the template itself puts before a first message of this role."""
+    return HeadText(key=f"opening:{first}")
+
+
+class Prompts:
+    """Makes prompts with one engine's `render`; remembers the heads that it rendered."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._heads: OrderedDict[tuple[str, str], Head] = OrderedDict()
+
+    async def make(self, card: ModelCard, wanted: Wanted) -> Prompt:
+        """Raises what `Engine.render` raises."""
+        branch = wanted.branch
+        foreign = not all(_rendered_by(node, card) for node in branch.path)
+        beginning = not branch.path and not wanted.head.messages
+        if foreign or beginning or not card.template.stable:
+            return await self._whole(card, wanted)
+        return await self._continued(card, wanted)
+
+    async def _continued(self, card: ModelCard, wanted: Wanted) -> Prompt:
+        path = wanted.branch.path
+        head = await self._head(card, wanted)
+        seam = (path[-1].seam if path else None) or Seam.CLOSED
+        rendered = await self._engine.render(
+            RenderRequest(messages=wanted.messages, seam=seam, opens_reply=wanted.opens_reply)
+        )
+        return _prompt(wanted, head, path, _slices(rendered, 0))
+
+    async def _whole(self, card: ModelCard, wanted: Wanted) -> Prompt:
+        old = wanted.branch.path
+        heading = wanted.head.messages
+        told = tuple(Message(role=node.role, text=node.text) for node in old)
+        rendered = await self._engine.render(
+            RenderRequest(
+                messages=(*heading, *told, *wanted.messages),
+                seam=Seam.START,
+                opens_reply=wanted.opens_reply,
+            )
+        )
+        head = _head_of(wanted.head, rendered)
+        slices = _slices(rendered, len(head.token_ids))[len(heading) :]
+        path = tuple(
+            msgspec.structs.replace(
+                node,
+                token_ids=ids,
+                seam=Seam.CLOSED,
+                head_token_ids=None,
+                model_fingerprint=card.model_fingerprint,
+                template_fingerprint=card.template_fingerprint,
+            )
+            for node, ids in zip(old, slices, strict=False)
+        )
+        return _prompt(wanted, head, path, slices[len(old) :])
+
+    async def _head(self, card: ModelCard, wanted: Wanted) -> Head:
+        """As it was sent before, else from memory, else rendered."""
+        kept, text = wanted.branch.head, wanted.head
+        if kept is not None and kept.key == text.key:
+            return kept
+        key = (text.key, card.template_fingerprint)
+        if key not in self._heads:
+            self._heads[key] = await self._render_head(wanted)
+            if len(self._heads) > CACHED_HEADS:
+                self._heads.popitem(last=False)
+        self._heads.move_to_end(key)
+        return self._heads[key]
+
+    async def _render_head(self, wanted: Wanted) -> Head:
+        # An opening is found before any message of the role; its text does not matter.
+        probe = (Message(role=wanted.branch.path[0].role, text="."),) if wanted.branch.path else ()
+        rendered = await self._engine.render(
+            RenderRequest(
+                messages=wanted.head.messages or probe, seam=Seam.START, opens_reply=False
+            )
+        )
+        return _head_of(wanted.head, rendered)
+
+
+def _rendered_by(node: Node, card: ModelCard) -> bool:
+    return (
+        node.model_fingerprint == card.model_fingerprint
+        and node.template_fingerprint == card.template_fingerprint
+        and node.seam is not None
+    )
+
+
+def _head_of(text: HeadText, rendered: Rendered) -> Head:
+    end = rendered.ends[len(text.messages) - 1] if text.messages else rendered.opening_end
+    return Head(key=text.key, token_ids=rendered.token_ids[:end], opening_end=rendered.opening_end)
+
+
+def _slices(rendered: Rendered, start: int) -> list[tuple[int, ...]]:
+    """Each message's ids; those before `start` belong to nobody, those after the end to the last.
+
+    A message that ends before `start` (one of the head) gets nothing.
+    """
+    ends = [*rendered.ends[:-1], len(rendered.token_ids)]
+    starts = [start, *(max(end, start) for end in ends[:-1])]
+    return [rendered.token_ids[a:b] for a, b in zip(starts, ends, strict=True)]
+
+
+def _prompt(
+    wanted: Wanted, head: Head, path: tuple[Node, ...], inputs: Sequence[tuple[int, ...]]
+) -> Prompt:
+    nodes = chain.from_iterable(node.token_ids for node in path)
+    token_ids = (*head.token_ids, *nodes, *chain.from_iterable(inputs))
+    return Prompt(
+        head=head,
+        path=path,
+        path_changed=bool(path) and path is not wanted.branch.path,
+        inputs=tuple(inputs),
+        token_ids=token_ids,
+        zones=_zones(wanted, head, len(token_ids)),
+        history=_history(wanted.branch),
+    )
+
+
+def _zones(wanted: Wanted, head: Head, end: int) -> tuple[Zone, ...]:
+    """Whose tokens lie where; zones without tokens are left out."""
+    zones = [Zone(scope=OPERATOR_SCOPE, source=CacheSource.TEMPLATE, end=head.opening_end)]
+    if wanted.head.published:
+        head_end = len(head.token_ids)
+        zones.append(Zone(scope=OPERATOR_SCOPE, source=CacheSource.PERSONA, end=head_end))
+    own = Scope(f"user:{wanted.user_id}")
+    zones.append(Zone(scope=own, source=CacheSource.SESSION, end=end))
+    starts = [0, *(zone.end for zone in zones)]
+    return tuple(zone for start, zone in zip(starts, zones, strict=False) if zone.end > start)
+
+
+def _history(branch: Branch) -> History | None:
+    """What the path's last turn sent and got, as it was stored then."""
+    if branch.head is None or branch.last is None:
+        return None
+    head, last = branch.head.token_ids, branch.last
+    receipt = last.view.receipt
+    return History(
+        token_ids=(*head, *chain.from_iterable(node.token_ids for node in branch.path)),
+        model_fingerprint=branch.path[-1].model_fingerprint or "",
+        template_fingerprint=branch.path[-1].template_fingerprint or "",
+        boot_id=last.asked.boot_id if receipt is None else receipt.boot_id,
+        head_end=len(head),
+        forked=branch.forked,
+    )

@@ -1,0 +1,133 @@
+"""Rows and structs, both ways: views for clients, nodes for prompts, rows to be stored.
+
+Nothing here opens a transaction or asks who owns a row.
+"""
+
+from datetime import datetime
+
+import msgspec
+
+from app.chat.ledger import Asked, Node, StoredResponse
+from app.db.models import Conversation, Message, Response
+from app.db.types import utc_now
+from app.events import ConversationView, MessageView, ResponseView
+from app.ids import ConversationId
+
+
+def seconds(moment: datetime) -> float:
+    """Since the epoch, as clients get their times."""
+    return moment.timestamp()
+
+
+def conversation_view(row: Conversation) -> ConversationView:
+    return ConversationView(
+        id=row.id,
+        title=row.title,
+        persona_id=row.persona_id,
+        leaf_id=row.leaf_id,
+        created_at=seconds(row.created_at),
+        updated_at=seconds(row.updated_at),
+    )
+
+
+def response_view(row: Response) -> ResponseView:
+    return ResponseView(
+        id=row.id,
+        conversation_id=row.conversation_id,
+        message_id=row.message_id,
+        parent_id=row.parent_id,
+        status=row.status,
+        model=row.model,
+        created_at=seconds(row.created_at),
+        completed_at=None if row.completed_at is None else seconds(row.completed_at),
+        incomplete_reason=row.incomplete_reason,
+        error=row.error,
+        usage=row.usage,
+        receipt=row.receipt,
+    )
+
+
+def message_view(
+    node: Node | Message, conversation_id: ConversationId, response: ResponseView | None = None
+) -> MessageView:
+    return MessageView(
+        id=node.id,
+        conversation_id=conversation_id,
+        parent_id=node.parent_id,
+        role=node.role,
+        text=node.text,
+        created_at=seconds(node.created_at),
+        client_message_id=node.client_message_id,
+        response=response,
+    )
+
+
+def stored_response(row: Response, text: str) -> StoredResponse:
+    return StoredResponse(
+        view=response_view(row),
+        user_id=row.user_id,
+        text=text,
+        origin=row.origin,
+        previous_response_id=row.previous_response_id,
+        instructions=row.instructions,
+        asked=msgspec.convert(row.request, Asked),
+        store=True,
+        epoch=row.epoch,
+    )
+
+
+def node(row: Message) -> Node:
+    return Node(
+        id=row.id,
+        parent_id=row.parent_id,
+        role=row.role,
+        text=row.text,
+        token_ids=row.token_ids,
+        seam=row.seam,
+        model_fingerprint=row.model_fingerprint,
+        template_fingerprint=row.template_fingerprint,
+        created_at=row.created_at,
+        head_token_ids=row.head_token_ids,
+        client_message_id=row.client_message_id,
+    )
+
+
+def message_row(one: Node, conversation_id: ConversationId) -> Message:
+    return Message(
+        id=one.id,
+        conversation_id=conversation_id,
+        parent_id=one.parent_id,
+        role=one.role,
+        text=one.text,
+        token_ids=one.token_ids,
+        head_token_ids=one.head_token_ids,
+        model_fingerprint=one.model_fingerprint,
+        template_fingerprint=one.template_fingerprint,
+        seam=one.seam,
+        client_message_id=one.client_message_id,
+        created_at=one.created_at,
+    )
+
+
+def response_row(response: StoredResponse) -> Response:
+    view, asked = response.view, response.asked
+    return Response(
+        id=view.id,
+        user_id=response.user_id,
+        conversation_id=view.conversation_id,
+        message_id=view.message_id,
+        parent_id=view.parent_id,
+        previous_response_id=response.previous_response_id,
+        origin=response.origin,
+        status=view.status,
+        incomplete_reason=None,
+        error=None,
+        usage=None,
+        receipt=None,
+        model=view.model,
+        instructions=response.instructions,
+        request=msgspec.to_builtins(asked),
+        epoch=response.epoch,
+        created_at=utc_now(),
+        completed_at=None,
+    )

@@ -1,0 +1,316 @@
+"""The ledger in the database: an accepted turn is one transaction, and then it is stored (law 17).
+
+A conversation's row is the lock under which its turns are accepted, one after the other on both
+databases: the same `client_message_id` finds what its first arrival stored, and a leaf that was
+checked cannot move before the commit. The unique constraint on the id stands behind that.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import Select, delete, exists, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.chat import rows, tree
+from app.chat.ledger import (
+    Acceptance,
+    Branch,
+    Entry,
+    Head,
+    Node,
+    Outcome,
+    Progress,
+    StoredResponse,
+)
+from app.db.base import Database
+from app.db.models import Conversation, Message, Response
+from app.db.types import Origin, utc_now
+from app.errors import Conflict, NotFound, ParentMoved
+from app.events import MessageView, ResponseStatus
+from app.ids import ConversationId, MessageId, ResponseId, UserId
+from engine.api import Role
+
+_OPEN = (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
+
+
+class StoredLedger:
+    """Keeps turns in the database; see `Ledger`."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def after_response(self, user_id: UserId, response_id: ResponseId) -> Branch | None:
+        async with self._db.read() as session:
+            row = await session.scalar(_owned(user_id, response_id))
+            if row is None:
+                return None
+            conversation = await session.get_one(Conversation, row.conversation_id)
+            return await _branch(session, conversation, row.message_id)
+
+    async def after_message(
+        self, user_id: UserId, conversation_id: ConversationId, parent_id: MessageId | None
+    ) -> Branch:
+        """The branch that ends with this message. Raises `NotFound`."""
+        async with self._db.read() as session:
+            conversation = await session.scalar(_conversation(user_id, conversation_id))
+            if conversation is None:
+                raise NotFound("There is no such conversation.", field="conversation_id")
+            return await _branch(session, conversation, parent_id)
+
+    async def repeat(
+        self, user_id: UserId, conversation_id: ConversationId, client_message_id: str
+    ) -> Acceptance | None:
+        """What this `client_message_id` stored before; None when it is new."""
+        async with self._db.read() as session:
+            conversation = await session.scalar(_conversation(user_id, conversation_id))
+            if conversation is None:
+                return None
+            return await _repeat(session, conversation, client_message_id)
+
+    async def accept(self, entry: Entry) -> Acceptance:
+        async with self._db.begin() as session:
+            conversation = await _open_conversation(session, entry)
+            if entry.client_message_id is not None:
+                earlier = await _repeat(session, conversation, entry.client_message_id)
+                if earlier is not None:
+                    return earlier
+            await _check_parent(session, conversation, entry)
+            if entry.path_changed:
+                await _store_path(session, conversation.id, entry.path)
+            await _add_turn(session, conversation, entry)
+            return Acceptance(
+                messages=tuple(rows.message_view(one, conversation.id) for one in entry.inputs),
+                response=entry.response.view,
+                conversation=rows.conversation_view(conversation),
+                fresh=True,
+            )
+
+    async def checkpoint(self, progress: Sequence[Progress]) -> None:
+        """Keep what replies have so far, all in one transaction."""
+        async with self._db.begin() as session:
+            for one in progress:
+                await session.execute(
+                    update(Message)
+                    .where(Message.id == one.message_id)
+                    .values(text=one.text, token_ids=one.token_ids)
+                )
+
+    async def finish(self, outcome: Outcome) -> None:
+        view = outcome.view
+        async with self._db.begin() as session:
+            await session.execute(
+                update(Response)
+                .where(Response.id == view.id, Response.user_id == outcome.user_id)
+                .values(
+                    status=view.status,
+                    incomplete_reason=view.incomplete_reason,
+                    error=view.error,
+                    usage=view.usage,
+                    receipt=view.receipt,
+                    completed_at=utc_now(),
+                )
+            )
+            if outcome.reply_id is not None:
+                await session.execute(
+                    update(Message)
+                    .where(Message.id == outcome.reply_id)
+                    .values(text=outcome.text, token_ids=outcome.token_ids, seam=outcome.seam)
+                )
+
+    async def response(self, user_id: UserId, response_id: ResponseId) -> StoredResponse | None:
+        async with self._db.read() as session:
+            row = await session.scalar(_owned(user_id, response_id))
+            return None if row is None else await _with_text(session, row)
+
+    async def inputs(self, response: StoredResponse) -> tuple[MessageView, ...]:
+        conversation_id, ids = response.view.conversation_id, response.asked.input_ids
+        if conversation_id is None:
+            return ()
+        async with self._db.read() as session:
+            return await _inputs(session, conversation_id, ids)
+
+    async def delete_response(self, user_id: UserId, response_id: ResponseId) -> bool:
+        """The last response of an API conversation takes the conversation with it."""
+        async with self._db.begin() as session:
+            row = await session.scalar(_owned(user_id, response_id))
+            if row is None:
+                return False
+            await session.delete(row)
+            await session.flush()
+            others = exists().where(Response.conversation_id == row.conversation_id)
+            await session.execute(
+                delete(Conversation).where(
+                    Conversation.id == row.conversation_id,
+                    Conversation.origin == Origin.API,
+                    ~others,
+                )
+            )
+            return True
+
+    async def sweep(self) -> int:
+        """Close what a killed server left open, with the text of its last checkpoint.
+
+        Returns how many responses were closed. Only for the start, when nothing is live.
+        """
+        async with self._db.begin() as session:
+            left = list(await session.scalars(select(Response).where(Response.status.in_(_OPEN))))
+            for row in left:
+                row.status = ResponseStatus.INCOMPLETE
+                row.incomplete_reason = "interrupted"
+                row.completed_at = utc_now()
+            return len(left)
+
+
+def _owned(user_id: UserId, response_id: ResponseId) -> Select[Response]:
+    return select(Response).where(Response.user_id == user_id, Response.id == response_id)
+
+
+def _conversation(user_id: UserId, conversation_id: ConversationId) -> Select[Conversation]:
+    return select(Conversation).where(
+        Conversation.user_id == user_id, Conversation.id == conversation_id
+    )
+
+
+async def _branch(
+    session: AsyncSession, conversation: Conversation, leaf_id: MessageId | None
+) -> Branch:
+    branch = Branch(
+        session_id=conversation.id,
+        conversation=rows.conversation_view(conversation),
+        forked=leaf_id != conversation.leaf_id,
+    )
+    if leaf_id is None:
+        return branch
+    path = tree.path(await _nodes_above(session, conversation.id, leaf_id), leaf_id)
+    row = await session.scalar(select(Response).where(Response.message_id == leaf_id))
+    last = None if row is None else await _with_text(session, row)
+    return msgspec.structs.replace(branch, path=tuple(path), head=head_of(path, last), last=last)
+
+
+async def _nodes_above(
+    session: AsyncSession, conversation_id: ConversationId, leaf_id: MessageId
+) -> list[Node]:
+    walk = (
+        select(Message.id, Message.parent_id)
+        .where(Message.id == leaf_id, Message.conversation_id == conversation_id)
+        .cte("walk", recursive=True)
+    )
+    parents = select(Message.id, Message.parent_id).join(walk, Message.id == walk.c.parent_id)
+    walk = walk.union_all(parents)
+    found = await session.scalars(select(Message).join(walk, Message.id == walk.c.id))
+    nodes = [rows.node(row) for row in found]
+    if not nodes:
+        raise NotFound("There is no such message in this conversation.", field="parent_id")
+    return nodes
+
+
+def head_of(path: Sequence[Node], last: StoredResponse | None) -> Head | None:
+    """The head under which the path's last turn was sent: kept on the node where it changed."""
+    kept = next(
+        (one.head_token_ids for one in reversed(path) if one.head_token_ids is not None), None
+    )
+    if last is None or kept is None:
+        return None
+    return Head(key=last.asked.head_key, token_ids=kept, opening_end=last.asked.opening_end)
+
+
+async def _with_text(session: AsyncSession, row: Response) -> StoredResponse:
+    message = await session.get_one(Message, row.message_id)
+    return rows.stored_response(row, message.text if message.role is Role.ASSISTANT else "")
+
+
+async def _open_conversation(session: AsyncSession, entry: Entry) -> Conversation:
+    """The entry's conversation, locked until the commit: a new row, or the owner's."""
+    user_id, now = entry.response.user_id, utc_now()
+    if entry.beginning is None:
+        query = _conversation(user_id, entry.session_id).with_for_update()
+        row = await session.scalar(query)
+        if row is None:
+            raise NotFound("There is no such conversation.", field="conversation_id")
+        return row
+    row = Conversation(
+        id=entry.session_id,
+        user_id=user_id,
+        origin=entry.beginning.origin,
+        title="",
+        persona_id=entry.beginning.persona_id,
+        leaf_id=None,
+        created_at=now,
+        updated_at=now,
+    )
+    session.add(row)
+    await session.flush()
+    return row
+
+
+async def _repeat(
+    session: AsyncSession, conversation: Conversation, client_message_id: str
+) -> Acceptance | None:
+    sent = await session.scalar(
+        select(Message).where(
+            Message.conversation_id == conversation.id,
+            Message.client_message_id == client_message_id,
+        )
+    )
+    if sent is None:
+        return None
+    answer = await session.scalar(
+        select(Response).where(Response.parent_id == sent.id).order_by(Response.id).limit(1)
+    )
+    if answer is None:
+        raise Conflict("This message was sent before, and its response was deleted.")
+    asked = rows.stored_response(answer, "").asked
+    return Acceptance(
+        messages=await _inputs(session, conversation.id, asked.input_ids),
+        response=rows.response_view(answer),
+        conversation=rows.conversation_view(conversation),
+        fresh=False,
+    )
+
+
+async def _inputs(
+    session: AsyncSession, conversation_id: ConversationId, ids: Sequence[MessageId]
+) -> tuple[MessageView, ...]:
+    found = await session.scalars(
+        select(Message).where(Message.conversation_id == conversation_id, Message.id.in_(ids))
+    )
+    by_id = {one.id: rows.message_view(one, conversation_id) for one in found}
+    return tuple(by_id[one] for one in ids)
+
+
+async def _check_parent(session: AsyncSession, conversation: Conversation, entry: Entry) -> None:
+    end = conversation.leaf_id if entry.leaf_checked else entry.parent_id
+    status = await session.scalar(select(Response.status).where(Response.message_id == end))
+    if status in _OPEN:
+        raise Conflict("The answer before this is still being written.", code="turn_in_progress")
+    if end != entry.parent_id:
+        raise ParentMoved(f"The conversation went on meanwhile; it ends at {end} now.", leaf_id=end)
+
+
+async def _store_path(
+    session: AsyncSession, conversation_id: ConversationId, path: Sequence[Node]
+) -> None:
+    for one in path:
+        await session.execute(
+            update(Message)
+            .where(Message.id == one.id, Message.conversation_id == conversation_id)
+            .values(
+                token_ids=one.token_ids,
+                head_token_ids=one.head_token_ids,
+                seam=one.seam,
+                model_fingerprint=one.model_fingerprint,
+                template_fingerprint=one.template_fingerprint,
+            )
+        )
+
+
+async def _add_turn(session: AsyncSession, conversation: Conversation, entry: Entry) -> None:
+    nodes = entry.inputs if entry.reply is None else (*entry.inputs, entry.reply)
+    # Parents first: rows go in as they were added, and each is checked against those before it.
+    session.add_all([rows.message_row(one, conversation.id) for one in nodes])
+    await session.flush()
+    session.add(rows.response_row(entry.response))
+    conversation.title = conversation.title or entry.title
+    conversation.leaf_id = entry.leaf_id
+    conversation.updated_at = utc_now()
+    await session.flush()

@@ -1,0 +1,285 @@
+"""All live turns: started, watched, stopped, swept and drained here, and owned here (law 13).
+
+A connection asks and goes; the work goes on in the supervisor's task group. An accepted turn is
+stored before `create` returns (law 17), and its log is open before its row can be seen. Replies are
+checkpointed by one task; what a killed server left open is closed at the next start.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import TypeVar
+
+import msgspec
+
+from app.chat.conversations import Conversations
+from app.chat.entry import TurnRequest
+from app.chat.eventlog import EventLog, EventLogs, rebuild
+from app.chat.hub import Hub, ResponseStarted
+from app.chat.intake import RETRY_AFTER_S, Intake, Prepared
+from app.chat.ledger import Acceptance, StoredResponse
+from app.chat.memory import MemoryLedger
+from app.chat.stored import StoredLedger
+from app.chat.turns import Turn
+from app.db.base import Database
+from app.db.types import Origin
+from app.errors import NotFound, Unavailable
+from app.events import ConversationChanged, MessageAdded, MessageView, ResponseView
+from app.ids import ConversationId, ResponseId, UserId
+from app.people.accounts import Principal
+from engine.api import Engine, Forget, OwnerId, Subject, SubjectKind
+from engine.errors import EngineError
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CHECKPOINT_S = 0.5
+INTERRUPT_S = 5.0
+"""How long a drain waits for the turns that it interrupted."""
+
+
+class Supervisor:
+    """Owns every generation from `running()` on; its methods are for any task of the loop."""
+
+    def __init__(self, db: Database, engine: Engine, logs: EventLogs, hub: Hub) -> None:
+        self._engine = engine
+        self._logs = logs
+        self._hub = hub
+        self._stored = StoredLedger(db)
+        self._memory = MemoryLedger()
+        self._conversations = Conversations(db, hub)
+        self._intake = Intake(engine, self._stored, self._memory, logs.epoch)
+        self._live: dict[ResponseId, Turn] = {}
+        self._writing = asyncio.Lock()
+        self._draining = True
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def epoch(self) -> str:
+        """Of the logs; a cursor with another one does not fit them."""
+        return self._logs.epoch
+
+    @property
+    def live_turns(self) -> int:
+        return len(self._live)
+
+    # ------------------------------------------------------------ its own life
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Supervisor"]:
+        """Sweep, then take turns until the block ends; what still runs then is cut off.
+
+        Enter and leave it in one task. Call `drain` before the end for a kind stop.
+        """
+        swept = await self._stored.sweep()
+        if swept:
+            LOG.warning("closed %d responses that the last run left open", swept)
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            checkpoints = tasks.create_task(self._checkpoint())
+            self._draining = False
+            try:
+                yield self
+            finally:
+                self._draining = True
+                checkpoints.cancel()
+                for turn in self._live.values():
+                    turn.cut_off()
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuse new turns, let the live ones finish for `grace_s`, then interrupt them."""
+        self._draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self._live:
+                    await next(iter(self._live.values())).wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(INTERRUPT_S), asyncio.TaskGroup() as stops:
+                for turn in self._live.values():
+                    stops.create_task(turn.interrupt())
+
+    async def _checkpoint(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            try:
+                await self.checkpoint()
+            except Exception:  # a full disk now need not be one at the next beat
+                LOG.exception("a checkpoint failed")
+
+    async def checkpoint(self) -> None:
+        """Store what all live replies have so far, in one transaction."""
+        async with self._writing:
+            progress = [
+                taken
+                for turn in self._live.values()
+                if turn.response.store and (taken := turn.take_progress()) is not None
+            ]
+            if progress:
+                await self._stored.checkpoint(progress)
+
+    # ------------------------------------------------------------ turns
+
+    async def create(self, principal: Principal, request: TurnRequest) -> Acceptance:
+        """Store a turn and start it; when this returns, both are done.
+
+        Goes on even if the caller is cancelled. Raises `NotFound`, `Conflict` ("turn_in_progress"),
+        `ParentMoved`, `InvalidRequest`, `PromptTooLong` and `Unavailable`.
+        """
+        if self._draining:
+            raise Unavailable("The server is stopping.", retry_after_s=RETRY_AFTER_S)
+        return await self._owned(self._create(principal.user_id, request))
+
+    async def _create(self, user_id: UserId, request: TurnRequest) -> Acceptance:
+        prepared = await self._intake.prepare(user_id, request)
+        if isinstance(prepared, Acceptance):
+            return prepared
+        turn = self._open(prepared)
+        try:
+            acceptance = await prepared.ledger.accept(prepared.entry)
+        except BaseException:
+            self._abandon(turn)
+            raise
+        if not acceptance.fresh:
+            self._abandon(turn)
+            return acceptance
+        turn.log.begin()
+        self._group.create_task(self._run(turn))
+        if request.origin is Origin.CHAT:
+            self._announce(user_id, acceptance)
+        return acceptance
+
+    def _open(self, prepared: Prepared) -> Turn:
+        response = prepared.entry.response
+        log = self._logs.open(response.user_id, response.view)
+        turn = Turn(prepared, log, self._engine, self._writing)
+        self._live[response.view.id] = turn
+        return turn
+
+    def _abandon(self, turn: Turn) -> None:
+        turn.abandon()
+        del self._live[turn.response.view.id]
+        self._logs.drop(turn.response.view.id)
+
+    async def _run(self, turn: Turn) -> None:
+        try:
+            await turn.run()
+        finally:
+            del self._live[turn.response.view.id]
+            self._logs.retire(turn.response.view.id)
+
+    def _announce(self, user_id: UserId, acceptance: Acceptance) -> None:
+        for message in acceptance.messages:
+            self._hub.publish(user_id, MessageAdded(message=message))
+        self._hub.publish(user_id, ResponseStarted(response=acceptance.response))
+        if acceptance.conversation is not None:
+            changed = ConversationChanged(conversation=acceptance.conversation)
+            self._hub.publish(user_id, changed)
+
+    async def cancel(self, principal: Principal, response_id: ResponseId) -> int | None:
+        """Stop a response in any state, and return when it has ended (law 15).
+
+        The engine step after which nothing more was computed; None when it had ended before, or
+        the engine had not taken it up. Raises `NotFound`.
+        """
+        turn = self._turn(principal.user_id, response_id)
+        if turn is not None:
+            return await turn.cancel()
+        await self.response(principal, response_id)
+        return None
+
+    def live(
+        self, principal: Principal, conversation_id: ConversationId
+    ) -> tuple[ResponseView, ...]:
+        """The responses that are being written in a conversation now."""
+        return tuple(
+            turn.log.response
+            for turn in self._live.values()
+            if turn.response.user_id == principal.user_id
+            and turn.response.view.conversation_id == conversation_id
+        )
+
+    def _turn(self, user_id: UserId, response_id: ResponseId) -> Turn | None:
+        turn = self._live.get(response_id)
+        return turn if turn is not None and turn.response.user_id == user_id else None
+
+    # ------------------------------------------------------------ responses
+
+    async def response(self, principal: Principal, response_id: ResponseId) -> StoredResponse:
+        """A response as it is now, its text so far included. Raises `NotFound`."""
+        user_id = principal.user_id
+        found = await self._memory.response(user_id, response_id)
+        found = found or await self._stored.response(user_id, response_id)
+        if found is None:
+            raise NotFound("There is no such response.", field="response_id")
+        log = self._logs.get(user_id, response_id)
+        if log is None:
+            return found
+        return msgspec.structs.replace(found, view=log.response, text=log.text)
+
+    async def input_items(
+        self, principal: Principal, response_id: ResponseId
+    ) -> tuple[MessageView, ...]:
+        """The messages that this response's request brought. Raises `NotFound`."""
+        found = await self.response(principal, response_id)
+        return await (self._stored if found.store else self._memory).inputs(found)
+
+    async def log(self, principal: Principal, response_id: ResponseId, after: int = -1) -> EventLog:
+        """The log to subscribe to at `after`: live, kept, or rebuilt from storage.
+
+        Raises `NotFound`.
+        """
+        log = self._logs.get(principal.user_id, response_id)
+        if log is not None:
+            return log
+        found = await self.response(principal, response_id)
+        return rebuild(found.view, found.text, has_item=found.reply_id is not None, after=after)
+
+    async def delete_response(self, principal: Principal, response_id: ResponseId) -> None:
+        """Stop a response and forget it. Raises `NotFound`."""
+        await self.cancel(principal, response_id)
+        user_id = principal.user_id
+        gone = await self._memory.delete_response(user_id, response_id)
+        if not gone and not await self._stored.delete_response(user_id, response_id):
+            raise NotFound("There is no such response.", field="response_id")
+        self._logs.drop(response_id)
+
+    async def delete_conversation(
+        self, principal: Principal, conversation_id: ConversationId
+    ) -> None:
+        """Delete a conversation, stop what runs in it, forget its KV. Raises `NotFound`."""
+        await self._conversations.delete(principal.user_id, conversation_id)
+        for response in self.live(principal, conversation_id):
+            await self.cancel(principal, response.id)
+        subject = Subject(
+            kind=SubjectKind.SESSION,
+            subject_id=conversation_id,
+            owner_id=OwnerId(principal.user_id),
+        )
+        with contextlib.suppress(EngineError):  # an engine that is away holds nothing
+            await self._engine.lease(subject, Forget())
+
+    # ------------------------------------------------------------ owned work
+
+    @property
+    def _group(self) -> asyncio.TaskGroup:
+        if self._tasks is None:
+            raise Unavailable("The server is not up yet.", retry_after_s=RETRY_AFTER_S)
+        return self._tasks
+
+    async def _owned(self, work: Coroutine[None, None, T]) -> T:
+        """Do `work` to its end in the supervisor's group, even when the caller goes away."""
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._group.create_task(_settle(work, result))
+        return await result
+
+
+async def _settle(work: Coroutine[None, None, T], result: asyncio.Future[T]) -> None:
+    try:
+        done = await work
+    except Exception as error:  # noqa: BLE001  it is the caller's, wherever the caller is
+        if not result.done():
+            result.set_exception(error)
+    else:
+        if not result.done():
+            result.set_result(done)

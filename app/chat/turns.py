@@ -1,0 +1,275 @@
+"""One running turn: the engine's events into the log, and its end into the ledger (laws 13 to 17).
+
+    accepted ──> submitted ──> started ──> ended
+        └────────────┴────────────┴── stop() is honoured in each
+
+The turn belongs to the supervisor. Whoever watches reads the log; nothing here waits for a reader,
+and no transaction is open while the engine is awaited. The end is stored before it is told.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from app.chat.eventlog import EventLog
+from app.chat.intake import Prepared
+from app.chat.ledger import Outcome, Progress
+from app.chat.rows import seconds
+from app.db.types import utc_now
+from app.events import Problem, ResponseStatus, Usage
+from engine.api import (
+    Delta,
+    Engine,
+    Finished,
+    FinishReason,
+    JobEvent,
+    Receipt,
+    Refusal,
+    Seam,
+    Started,
+)
+from engine.errors import EngineError
+
+LOG = logging.getLogger(__name__)
+
+STORE_AGAIN_S = (0.1, 1.0, 5.0)
+"""Pauses between attempts to store an end; after them the start-up sweep repairs it."""
+INTERRUPTED = "interrupted"
+
+_SERVER_ERROR = Problem(
+    code="server_error", message="The server failed before the answer was finished."
+)
+_REFUSAL_CODES = {
+    "prompt_too_long": "context_length_exceeded",
+    "overloaded": "rate_limit_exceeded",
+    "invalid_job": "invalid_prompt",
+}
+
+
+class Turn:
+    """A turn from its acceptance to its end. `run` is called once."""
+
+    def __init__(
+        self, prepared: Prepared, log: EventLog, engine: Engine, writing: asyncio.Lock
+    ) -> None:
+        self.response = prepared.entry.response
+        self.session_id = prepared.entry.session_id
+        self.log = log
+        self._job = prepared.job
+        self._ledger = prepared.ledger
+        self._engine = engine
+        self._writing = writing
+        """Held over each transaction on replies, so that no checkpoint follows an end."""
+        self._token_ids: list[int] = []
+        self._checkpointed_tokens = 0
+        self._submitted = False
+        self._started = False
+        self._stop_status: ResponseStatus | None = None
+        self._stopped_step: int | None = None
+        self._closing = False
+        self._cut_off = False
+        self._task: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+
+    # ------------------------------------------------------------ from the outside
+
+    async def cancel(self) -> int | None:
+        """Stop on the user's wish and wait for the end; the engine step at which it stopped.
+
+        None when it ended by itself first, or before the engine had it. Idempotent.
+        """
+        await self._stop(ResponseStatus.CANCELLED)
+        return self._stopped_step
+
+    async def interrupt(self) -> None:
+        """Stop since the server stops: the text is kept and the answer can be continued."""
+        await self._stop(ResponseStatus.INCOMPLETE)
+
+    async def wait(self) -> None:
+        """Until the end is stored and logged."""
+        await self._ended.wait()
+
+    async def _stop(self, status: ResponseStatus) -> None:
+        self._stop_status = self._stop_status or status
+        if self._submitted:
+            await self._stop_job()
+        await self._ended.wait()
+
+    async def _stop_job(self) -> None:
+        try:
+            cancelled = await self._engine.cancel(self._job.job_id)
+        except EngineError:
+            return  # its stream says so too, and ends the turn
+        if cancelled.step is not None:
+            self._stopped_step = cancelled.step
+
+    def take_progress(self) -> Progress | None:
+        """What is new since the last checkpoint; None when nothing is, or it has ended."""
+        tokens = len(self._token_ids)
+        reply_id = self.response.reply_id
+        if reply_id is None or tokens == self._checkpointed_tokens or self._closing:
+            return None
+        self._checkpointed_tokens = tokens
+        return Progress(
+            response_id=self.response.view.id,
+            message_id=reply_id,
+            text=self.log.text,
+            token_ids=tuple(self._token_ids),
+        )
+
+    def abandon(self) -> None:
+        """It was never stored, so it does not run."""
+        self._ended.set()
+
+    def cut_off(self) -> None:
+        """Give up at once, telling nobody; the next start's sweep closes it."""
+        self._cut_off = True
+        if self._task is not None:
+            self._task.cancel()
+
+    # ------------------------------------------------------------ its life
+
+    async def run(self) -> None:
+        """Generate, log, store. Raises nothing but its own cancellation."""
+        self._task = asyncio.current_task()
+        try:
+            if not self._cut_off:
+                await self._end(await self._answer())
+        finally:
+            self._ended.set()
+
+    async def _answer(self) -> Outcome:
+        try:
+            return await self._generate()
+        except EngineError:
+            LOG.warning("the engine failed in %s", self.response.view.id, exc_info=True)
+        except Exception:  # one turn's fault must not end the others
+            LOG.exception("turn %s failed", self.response.view.id)
+        return self._failed(_SERVER_ERROR)
+
+    async def _generate(self) -> Outcome:
+        if self._stop_status is not None:
+            return self._outcome(self._stop_status, self._stop_reason, None)
+        self._submitted = True
+        outcome = None
+        async for event in self._engine.generate(self._job):
+            if isinstance(event, Finished):
+                outcome = self._finished(event)
+            else:
+                await self._take(event)
+        return outcome or self._failed(_SERVER_ERROR)
+
+    async def _take(self, event: JobEvent) -> None:
+        if isinstance(event, Started):
+            self._start()
+            if self._stop_status is not None:
+                # The wish may have overtaken the job on its way to the engine.
+                await self._stop_job()
+        elif isinstance(event, Delta):
+            self._token_ids.extend(event.token_ids)
+            self.log.write(event.text, event.logprobs)
+
+    def _start(self) -> None:
+        self._started = True
+        self.log.progress()
+        if self.response.reply_id is not None:
+            self.log.open_item()
+
+    def _finished(self, event: Finished) -> Outcome:
+        if event.text and not self._started:
+            self._start()
+        if self.response.reply_id is not None:
+            self.log.write(event.text)
+        if event.reason in (FinishReason.REFUSED, FinishReason.FAILED):
+            return self._failed(_problem(event.refusal), event)
+        return self._outcome(*self._ending(event.reason), event)
+
+    def _ending(self, reason: FinishReason) -> tuple[ResponseStatus, str | None]:
+        """The status, and why it is incomplete. A warm-up is complete without a token."""
+        if reason is FinishReason.CANCELLED:
+            return self._stop_status or ResponseStatus.CANCELLED, self._stop_reason
+        if reason is FinishReason.LENGTH and self.response.reply_id is not None:
+            return ResponseStatus.INCOMPLETE, "max_output_tokens"
+        return ResponseStatus.COMPLETED, None
+
+    @property
+    def _stop_reason(self) -> str | None:
+        return INTERRUPTED if self._stop_status is ResponseStatus.INCOMPLETE else None
+
+    def _failed(self, problem: Problem, event: Finished | None = None) -> Outcome:
+        outcome = self._outcome(ResponseStatus.FAILED, None, event)
+        view = msgspec.structs.replace(outcome.view, error=problem)
+        return msgspec.structs.replace(outcome, view=view)
+
+    def _outcome(
+        self, status: ResponseStatus, incomplete_reason: str | None, event: Finished | None
+    ) -> Outcome:
+        """The end with the ids of `event`; without one, with those that have come so far."""
+        receipt = None if event is None else event.receipt
+        return Outcome(
+            view=msgspec.structs.replace(
+                self.response.view,
+                status=status,
+                completed_at=seconds(utc_now()),
+                incomplete_reason=incomplete_reason,
+                usage=_usage(receipt),
+                receipt=receipt,
+            ),
+            user_id=self.response.user_id,
+            reply_id=self.response.reply_id,
+            text=self.log.text,
+            token_ids=tuple(self._token_ids) if event is None else event.token_ids,
+            seam=Seam.CUT if event is None else event.seam,
+        )
+
+    async def _end(self, outcome: Outcome) -> None:
+        """Close the item, store the end, and only then tell it."""
+        self._closing = True
+        if self._started and self.response.reply_id is not None:
+            self.log.close_item()
+        view = outcome.view
+        if not await self._store(outcome):
+            view = msgspec.structs.replace(view, status=ResponseStatus.FAILED, error=_SERVER_ERROR)
+        self.log.end(view)
+
+    async def _store(self, outcome: Outcome) -> bool:
+        for pause_s in (*STORE_AGAIN_S, None):
+            try:
+                async with self._writing:
+                    await self._ledger.finish(outcome)
+            except Exception:  # a locked or full disk; try again, never die of it
+                LOG.exception("the end of %s was not stored", outcome.view.id)
+            else:
+                return True
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        return False
+
+
+def _usage(receipt: Receipt | None) -> Usage | None:
+    if receipt is None:
+        return None
+    return Usage(
+        input_tokens=receipt.prompt_tokens,
+        cached_tokens=receipt.cached_tokens,
+        output_tokens=receipt.output_tokens,
+    )
+
+
+def _problem(refusal: Refusal | None) -> Problem:
+    """The engine's refusal in the words of responses, its numbers in the message."""
+    if refusal is None or refusal.code not in _REFUSAL_CODES:
+        return _SERVER_ERROR
+    message = refusal.message
+    if refusal.needed_tokens is not None and refusal.limit_tokens is not None:
+        message = (
+            f"The prompt and its answer need {refusal.needed_tokens} tokens;"
+            f" this model has room for {refusal.limit_tokens}."
+        )
+    return Problem(
+        code=_REFUSAL_CODES[refusal.code],
+        message=message,
+        field="input" if refusal.code != "overloaded" else None,
+        retry_after_s=refusal.retry_after_s,
+    )
