@@ -1,1 +1,320 @@
-"""Composition root: settings and an engine in, an ASGI application out. The only file that knows everybody."""
+"""The composition root: the only module that knows everybody, and the order of start and stop.
+
+    start   revision, port, engine, sweep and supervisor, first admin, then requests
+    stop    no new sockets or turns; live turns finish, or are interrupted and stored;
+            sockets close with 1012; database and engine are let go
+
+One process serves a data folder; a second one is refused.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import structlog
+import uvicorn
+from litestar import Litestar, Request, Router
+from litestar.di import Provide
+
+from app.chat.conversations import Conversations
+from app.chat.eventlog import EventLogs
+from app.chat.hub import Hub
+from app.chat.supervisor import Supervisor
+from app.db.base import Database
+from app.db.revisions import check_revision
+from app.errors import AppError
+from app.people.accounts import Accounts, Principal
+from app.people.keys import Keys
+from app.routes import account, conversations, health, problems, schema
+from app.routes import socket as browser
+from app.routes.front import Front
+from app.routes.gate import Gate, guard
+from app.routes.openai import completions, responses
+from app.routes.static import page_router
+from app.settings import Settings
+from engine.api import Engine
+from engine.config import EngineConfig
+from engine.connect import open_engine
+
+GRACE_S = 5.0
+"""How long live turns may go on when the server stops; container runtimes kill after ten."""
+CLOSING_S = 5
+LARGEST_MESSAGE = 16 * 2**20
+"""Bytes of one websocket message; the browser's socket has a lower limit of its own."""
+
+
+class Service:
+    """Everything that lives as long as the server, each part once."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.db = Database(settings.database_url)
+        self.accounts = Accounts(self.db)
+        self.keys = Keys(self.db, self.accounts.revocations)
+        self.hub = Hub()
+        self.logs = EventLogs()
+        self.conversations = Conversations(self.db, self.hub)
+        self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)
+        self.gate = Gate(settings, self.accounts, self.keys)
+
+    @contextlib.asynccontextmanager
+    async def running(self, _: Litestar) -> AsyncIterator[None]:
+        """The app's lifespan. Raises `WrongRevision` before anything is touched."""
+        await check_revision(self.settings.database_url)
+        async with contextlib.aclosing(self.db):
+            await self._let_in_the_first()
+            async with self.supervisor.running():
+                yield
+                await self.drain()
+
+    async def _let_in_the_first(self) -> None:
+        """The admin and the key that the settings name, for starts without a person."""
+        settings = self.settings
+        if settings.admin_email is not None and settings.admin_password is not None:
+            await self.accounts.ensure_admin(settings.admin_email, settings.admin_password)
+        if settings.api_key is not None:
+            await self.keys.ensure_key(settings.api_key)
+
+    async def drain(self) -> None:
+        """Everything before the sockets close. Idempotent."""
+        self.gate.stop()
+        await self.supervisor.drain(GRACE_S)
+        self.gate.closing.set()
+
+    async def welcome(self) -> str:
+        """What a person reads when the server is up."""
+        words = f"Keepwarm is on {self.settings.public_url}"
+        token = await self.accounts.first_admin_link()
+        if token is not None:
+            words += (
+                "\nThere is no administrator yet. Open this link once to become it:"
+                f"\n{self.settings.public_url}/setup#token={token}"
+            )
+        return words
+
+    def dependencies(self) -> dict[str, Provide]:
+        """What a handler gets by naming it."""
+        parts = {
+            "settings": self.settings,
+            "engine": self.engine,
+            "db": self.db,
+            "accounts": self.accounts,
+            "keys": self.keys,
+            "hub": self.hub,
+            "logs": self.logs,
+            "conversations": self.conversations,
+            "supervisor": self.supervisor,
+            "gate": self.gate,
+        }
+        return {name: _always(part) for name, part in parts.items()}
+
+
+def create_app(settings: Settings, engine: Engine) -> Litestar:
+    """The whole application on an engine that is open; the caller closes the engine."""
+    return compose(Service(settings, engine))
+
+
+def compose(service: Service) -> Litestar:
+    gate = service.gate
+    app = Litestar(
+        route_handlers=[*_open_routes(gate), _api(gate), _dialect(gate)],
+        dependencies=service.dependencies(),
+        exception_handlers={Exception: problems.answer},
+        lifespan=[service.running],
+        openapi_config=schema.openapi(gate.session_cookie),
+        logging_config=None,
+    )
+    # Litestar's middleware runs only behind a path that it knows; ours meets every request.
+    app.asgi_handler = Front(app.asgi_handler, gate)
+    return app
+
+
+def _open_routes(gate: Gate) -> list[Any]:
+    """Without a credential, or with one that is asked for elsewhere: the socket's handler does."""
+    login = Router(
+        path="/api",
+        route_handlers=account.open_handlers,
+        guards=[guard(gate.own_page)],
+        tags=["account"],
+    )
+    admin = Router(
+        path="/", route_handlers=health.admin_handlers, guards=[guard(gate.by_admin_key)]
+    )
+    return [
+        page_router(),
+        login,
+        admin,
+        *health.public_handlers,
+        schema.events,
+        browser.browser_socket,
+    ]
+
+
+def _api(gate: Gate) -> Router:
+    return Router(
+        path="/api",
+        route_handlers=[*account.handlers, *conversations.handlers, *health.api_handlers],
+        guards=[guard(gate.own_page), guard(gate.by_cookie)],
+        dependencies={"principal": Provide(_principal, sync_to_thread=False)},
+        security=[{"login": []}],
+    )
+
+
+def _dialect(gate: Gate) -> Router:
+    return Router(
+        path="/",
+        route_handlers=[*responses.handlers, *completions.handlers],
+        guards=[guard(gate.by_key)],
+        security=[{"key": []}],
+    )
+
+
+def _principal(request: Request[Principal, Any, Any]) -> Principal:
+    """Whom the router's guard let in."""
+    return request.user
+
+
+def _always(part: object) -> Provide:
+    def provide() -> Any:
+        return part
+
+    return Provide(provide, sync_to_thread=False)
+
+
+# ---------------------------------------------------------------- the process
+
+
+async def serve(settings: Settings, say: Callable[[str], None]) -> None:
+    """Serve until a signal. `say` hears what takes long, then where the server is.
+
+    Raises `AppError` and the engine's `Misconfigured` for what its user can mend.
+    """
+    await check_revision(settings.database_url)
+    with _alone(settings), _listening(settings) as listener:
+        engine = await open_engine(engine_config(settings), settings.engine, say)
+        async with contextlib.aclosing(engine):
+            service = Service(settings, engine)
+            config = uvicorn_config(compose(service), settings)
+            await Server(config, service, say).serve(sockets=[listener])
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    return EngineConfig(
+        data_dir=settings.data_dir,
+        model=settings.model,
+        kv_memory_bytes=settings.kv_memory_bytes,
+        dtype=settings.dtype,
+        threads=settings.threads,
+    )
+
+
+def uvicorn_config(app: Litestar, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        workers=1,  # each worker would hold a model and a cache of its own
+        ws_max_size=LARGEST_MESSAGE,
+        ws_per_message_deflate=False,  # deltas are tiny; compressing them costs more than it saves
+        forwarded_allow_ips=settings.trusted_proxies,
+        timeout_graceful_shutdown=CLOSING_S,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+    )
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which says when it is up, drains before it closes, and ends a signal with success."""
+
+    def __init__(
+        self, config: uvicorn.Config, service: Service, say: Callable[[str], None]
+    ) -> None:
+        super().__init__(config)
+        self._service = service
+        self._say = say
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._say(await self._service.welcome())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._service.drain()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn's own raises the signal again in the end, which would look like a killed process.
+        loop = asyncio.get_running_loop()
+        caught = (signal.SIGINT, signal.SIGTERM)
+        for number in caught:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _alone(settings: Settings) -> Iterator[None]:
+    """Hold the data folder: two servers would sweep each other's live turns."""
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (settings.data_dir / "serving.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AppError(
+                f"Another keepwarm serves {settings.data_dir} already. Stop it first, or set "
+                "KEEPWARM_DATA_DIR to another folder."
+            ) from error
+        yield
+
+
+@contextlib.contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """Take the port before anything that lasts."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+            listener.listen()
+        except OSError as error:
+            raise AppError(
+                f"Cannot listen on {settings.host}:{settings.port} ({error.strerror}). Stop what "
+                "does, or set KEEPWARM_HOST and KEEPWARM_PORT."
+            ) from error
+        yield listener
+
+
+def configure_logging() -> None:
+    """One JSON object a line on stderr, for our loggers and everybody's; never a prompt's text."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)

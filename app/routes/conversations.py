@@ -1,0 +1,183 @@
+"""Conversations and their turns for the page: `/api`. What a socket does, plain HTTP can do too.
+
+Lists and trees are read here; a turn that is on its way is watched on `/ws`, or by server-sent
+events where a proxy blocks websockets. Whose they are is checked in the queries of `chat`.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from litestar import delete, get, patch, post
+from litestar.params import Parameter
+from litestar.response import ServerSentEvent, ServerSentEventMessage
+
+from app.chat.conversations import ConversationPage, Conversations
+from app.chat.entry import TurnRequest
+from app.chat.eventlog import EventLog, EventLogs
+from app.chat.library import DEFAULT_PERSONA
+from app.chat.supervisor import Supervisor
+from app.events import (
+    ConversationView,
+    Event,
+    MessageView,
+    ResponseView,
+    Snapshot,
+    Text,
+    TurnCreate,
+)
+from app.ids import ConversationId, MessageId, PersonaId, ResponseId
+from app.people.accounts import Principal
+from app.routes.watches import dress, snapshot
+from engine.api import Message, Role, Sampling
+
+BROWSER_SAMPLING = Sampling(temperature=0.2, top_p=0.9)
+"""What the default model's makers recommend for chat."""
+
+
+class Tree(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation with all messages of its tree, in no order that means anything."""
+
+    conversation: ConversationView
+    messages: tuple[MessageView, ...]
+
+
+class NewConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    persona_id: PersonaId = DEFAULT_PERSONA.id
+
+
+class Rename(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    title: str
+
+
+class NewTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    client_message_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    parent_id: MessageId | None
+    text: Text
+
+
+class AcceptedTurn(msgspec.Struct, frozen=True, kw_only=True):
+    message: MessageView
+    response: ResponseView
+
+
+class CancelledResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """`step` is None when the response had ended before."""
+
+    response_id: ResponseId
+    step: int | None
+
+
+@get("/conversations")
+async def list_conversations(
+    principal: Principal,
+    conversations: Conversations,
+    cursor: Annotated[str | None, Parameter(max_length=200)] = None,
+    limit: Annotated[int, Parameter(ge=1, le=100)] = 50,
+) -> ConversationPage:
+    return await conversations.list(principal.user_id, cursor=cursor, limit=limit)
+
+
+@post("/conversations")
+async def create_conversation(
+    data: NewConversation, principal: Principal, conversations: Conversations
+) -> ConversationView:
+    return await conversations.create(principal.user_id, data.persona_id)
+
+
+@get("/conversations/{conversation_id:str}")
+async def read_conversation(
+    conversation_id: str, principal: Principal, conversations: Conversations
+) -> Tree:
+    known_id = ConversationId(conversation_id)
+    return Tree(
+        conversation=await conversations.get(principal.user_id, known_id),
+        messages=await conversations.messages(principal.user_id, known_id),
+    )
+
+
+@patch("/conversations/{conversation_id:str}")
+async def rename_conversation(
+    conversation_id: str, data: Rename, principal: Principal, conversations: Conversations
+) -> ConversationView:
+    known_id = ConversationId(conversation_id)
+    return await conversations.rename(principal.user_id, known_id, data.title)
+
+
+@delete("/conversations/{conversation_id:str}")
+async def delete_conversation(
+    conversation_id: str, principal: Principal, supervisor: Supervisor
+) -> None:
+    await supervisor.delete_conversation(principal, ConversationId(conversation_id))
+
+
+@post("/conversations/{conversation_id:str}/turns")
+async def create_turn(
+    conversation_id: str, data: NewTurn, principal: Principal, supervisor: Supervisor
+) -> AcceptedTurn:
+    request = browser_turn(ConversationId(conversation_id), data)
+    acceptance = await supervisor.create(principal, request)
+    return AcceptedTurn(message=acceptance.messages[-1], response=acceptance.response)
+
+
+@get("/responses/{response_id:str}/events", media_type="text/event-stream")
+async def watch_response(
+    response_id: str,
+    principal: Principal,
+    supervisor: Supervisor,
+    logs: EventLogs,
+    *,
+    after: Annotated[int, Parameter(ge=-1)] = -1,
+    epoch: str | None = None,
+) -> ServerSentEvent:
+    log = await supervisor.log(principal, ResponseId(response_id))
+    return ServerSentEvent(_frames(log, logs, after, epoch))
+
+
+@post("/responses/{response_id:str}/cancel", status_code=200)
+async def cancel_response(
+    response_id: str, principal: Principal, supervisor: Supervisor
+) -> CancelledResponse:
+    known_id = ResponseId(response_id)
+    step = await supervisor.cancel(principal, known_id)
+    return CancelledResponse(response_id=known_id, step=step)
+
+
+def browser_turn(conversation_id: ConversationId, turn: NewTurn | TurnCreate) -> TurnRequest:
+    """What a person's message becomes, by whichever road it came."""
+    return TurnRequest(
+        messages=(Message(role=Role.USER, text=turn.text),),
+        conversation_id=conversation_id,
+        parent_id=turn.parent_id,
+        check_leaf=True,
+        client_message_id=turn.client_message_id,
+        sampling=BROWSER_SAMPLING,
+    )
+
+
+async def _frames(
+    log: EventLog, logs: EventLogs, after: int, epoch: str | None
+) -> AsyncIterator[ServerSentEventMessage]:
+    """The socket's own frames; a cursor that does not fit the log gets a snapshot first."""
+    if epoch not in (None, logs.epoch) or after >= log.next_number:
+        frame = snapshot(log, logs.epoch)
+        after = frame.sequence_number
+        yield _message(frame, after)
+    async for event in log.subscribe(after):
+        yield _message(dress(log, event, logs.epoch), event.sequence_number)
+
+
+def _message(frame: Event | Snapshot, number: int) -> ServerSentEventMessage:
+    return ServerSentEventMessage(data=msgspec.json.encode(frame).decode(), id=str(number))
+
+
+handlers = [
+    list_conversations,
+    create_conversation,
+    read_conversation,
+    rename_conversation,
+    delete_conversation,
+    create_turn,
+    watch_response,
+    cancel_response,
+]

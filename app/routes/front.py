@@ -1,0 +1,121 @@
+"""What every answer passes, known path or not, HTTP and websocket alike: the outermost layer.
+
+Gives each request an id, refuses Hosts that are not ours (Litestar's own layer meets a socket with
+an HTTP response and breaks it), adds the security headers, plants the CSRF cookie and writes one
+log line without query or text. It knows no user.
+"""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import structlog
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from app.errors import InvalidRequest
+from app.ids import new_request_id
+from app.routes import problems
+from app.routes.gate import CSRF_COOKIE, Gate
+from app.routes.static import SECURITY_HEADERS
+
+log = structlog.get_logger("keepwarm.http")
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+_STARTS = {"http.response.start", "websocket.http.response.start", "websocket.accept"}
+_SECURITY = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+
+
+class Front:
+    """Wraps the whole app. Litestar runs its own middleware only behind a path that it knows."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = new_request_id()
+        scope.setdefault("state", {})["request_id"] = request_id
+        visit = _Visit(scope, send, self._extra_headers(scope, request_id))
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                if self._gate.hosts.knows(_header(scope, b"host")):
+                    await self._app(scope, receive, visit.send)
+                else:
+                    await _refuse_host(scope, receive, visit.send, request_id)
+            finally:
+                visit.log()
+
+    def _extra_headers(self, scope: Scope, request_id: str) -> RawHeaders:
+        extra = [(b"x-request-id", request_id.encode())]
+        if scope["type"] == ScopeType.HTTP:
+            extra += _SECURITY
+            if _is_browsers(scope["path"]) and not _has_csrf_cookie(scope):
+                extra.append(self._gate.csrf_cookie().to_encoded_header())
+        return extra
+
+
+class _Visit:
+    """One request on its way out: adds headers to its first message, remembers how it went."""
+
+    def __init__(self, scope: Scope, send: Send, extra: RawHeaders) -> None:
+        self._scope = scope
+        self._send = send
+        self._extra = extra
+        self._status: int | None = None
+        self._started = time.perf_counter()
+
+    async def send(self, message: Any) -> None:
+        if message["type"] in _STARTS:
+            self._status = message.get("status", 101)
+            message["headers"] = [*_without(message.get("headers", ()), self._extra), *self._extra]
+        await self._send(message)
+
+    def log(self) -> None:
+        log.info(
+            "answered",
+            method=self._scope.get("method", "WEBSOCKET"),
+            path=self._scope["path"],
+            status=self._status,
+            seconds=round(time.perf_counter() - self._started, 4),
+        )
+
+
+async def _refuse_host(scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+    error = InvalidRequest(
+        "This name is not one that the server answers to; KEEPWARM_PUBLIC_URL sets it.",
+        code="unknown_host",
+        field="host",
+    )
+    content, media_type = problems.body(error, scope["path"], request_id)
+    prefix = "" if scope["type"] == ScopeType.HTTP else "websocket."
+    if prefix:
+        await receive()
+    raw: Any = send
+    await raw(
+        {
+            "type": f"{prefix}http.response.start",
+            "status": error.status,
+            "headers": [(b"content-type", media_type.encode())],
+        }
+    )
+    await raw({"type": f"{prefix}http.response.body", "body": content})
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+def _has_csrf_cookie(scope: Scope) -> bool:
+    return f"{CSRF_COOKIE}=" in _header(scope, b"cookie")
+
+
+def _is_browsers(path: str) -> bool:
+    return path in ("/", "/setup") or path.startswith("/api/")
+
+
+def _without(headers: Iterable[tuple[bytes, bytes]], extra: RawHeaders) -> RawHeaders:
+    """A handler's own cookies stay; its other headers give way to ours."""
+    ours = {name for name, _ in extra} - {b"set-cookie"}
+    return [(name, value) for name, value in headers if name not in ours]

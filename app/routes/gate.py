@@ -1,0 +1,217 @@
+"""Who comes in: Host and Origin, cookie or key -> principal, limits at the handshake.
+
+The browser comes with a cookie and must come from our own page: exact Origin on sockets, Origin and
+the double-submitted token on whatever changes something. Programs come with a key and nothing else.
+It decides; `problems` finds the words' form, `people` knows the accounts.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from litestar.connection import ASGIConnection
+from litestar.datastructures import Cookie
+from litestar.enums import ScopeType
+from litestar.handlers import BaseRouteHandler
+from litestar.types import Guard
+
+from app.db.types import AccountRole
+from app.errors import Forbidden, InvalidRequest, TooMany, Unauthenticated, Unavailable
+from app.ids import UserId
+from app.people.accounts import Accounts, Principal
+from app.people.keys import Keys, bearer
+from app.settings import Settings
+
+Connection = ASGIConnection[Any, Any, Any, Any]
+
+CSRF_COOKIE = "kw_csrf"
+CSRF_HEADER = "x-csrf-token"
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+SOCKETS_PER_USER = 32
+"""A person's tabs and devices, or a program's pool; the next one is told to wait."""
+
+
+class Hosts:
+    """The names we answer to, and the origins that are our own page."""
+
+    def __init__(self, settings: Settings) -> None:
+        public = urlsplit(settings.public_url)
+        names = {*LOOPBACK, _bracketed(settings.host), _bracketed(public.hostname or "")}
+        self.secure = public.scheme == "https"
+        self._names = names
+        self._origins = {f"{public.scheme}://{public.netloc}".lower()} | {
+            f"http://{name}:{settings.port}" for name in (*LOOPBACK, _bracketed(settings.host))
+        }
+
+    def knows(self, host: str) -> bool:
+        """Whether a Host header names us, with any port: a name that is not ours is rebinding."""
+        return _name(host) in self._names
+
+    def owns(self, origin: str | None) -> bool:
+        """Exact scheme, host and port: cookies do not tell ports apart, origins do."""
+        return origin is not None and origin.lower() in self._origins
+
+
+def _bracketed(host: str) -> str:
+    """An IPv6 address as it stands in a URL."""
+    try:
+        is_v6 = ipaddress.ip_address(host).version == 6
+    except ValueError:
+        is_v6 = False
+    return f"[{host}]" if is_v6 else host.lower()
+
+
+def _name(host: str) -> str:
+    """A Host header without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0].lower() + "]"
+    return host.partition(":")[0].lower()
+
+
+def guard(check: Callable[[Connection], Awaitable[None]]) -> Guard:
+    """A check as Litestar wants it. It copies guards deeply, all but plain functions."""
+
+    async def guarded(connection: Connection, _: BaseRouteHandler) -> None:
+        await check(connection)
+
+    return guarded
+
+
+class Gate:
+    """One per server. Its checks raise `AppError`s and change nothing."""
+
+    def __init__(self, settings: Settings, accounts: Accounts, keys: Keys) -> None:
+        self.hosts = Hosts(settings)
+        self.session_cookie = "__Host-kw_session" if self.hosts.secure else "kw_session"
+        self._accounts = accounts
+        self._keys = keys
+        self._seats: dict[UserId, int] = {}
+        self.closing = asyncio.Event()
+        """Set when the server stops and every turn has come to rest: sockets close."""
+        self._stopping = False
+
+    # ------------------------------------------------------------ guards of HTTP routes
+
+    async def by_cookie(self, connection: Connection) -> None:
+        """For the browser's routes."""
+        connection.scope["user"] = await self.browser(connection)
+
+    async def by_key(self, connection: Connection) -> None:
+        """For the dialect's routes. A socket's handler asks for itself, to refuse with a body."""
+        if connection.scope["type"] == ScopeType.HTTP:
+            connection.scope["user"] = await self.bearer(connection)
+
+    async def by_admin_key(self, connection: Connection) -> None:
+        """For what tells of all users."""
+        principal = await self.bearer(connection)
+        if principal.role is not AccountRole.ADMIN:
+            raise Forbidden("This needs an administrator's key.")
+        connection.scope["user"] = principal
+
+    async def own_page(self, connection: Connection) -> None:
+        """A change is asked for by our own page: its Origin, and the token only it can read."""
+        if connection.scope.get("method") in SAFE_METHODS:
+            return
+        origin = connection.headers.get("origin")
+        if origin is not None and not self.hosts.owns(origin):
+            raise Forbidden("This request does not come from Keepwarm's own page.", code="origin")
+        cookie = connection.cookies.get(CSRF_COOKIE, "")
+        header = connection.headers.get(CSRF_HEADER, "")
+        if not cookie or not hmac.compare_digest(cookie.encode(), header.encode()):
+            raise Forbidden(
+                f"Send the value of the cookie {CSRF_COOKIE} in the header {CSRF_HEADER}.",
+                code="csrf",
+                field=CSRF_HEADER,
+            )
+
+    # ------------------------------------------------------------ who
+
+    async def browser(self, connection: Connection) -> Principal:
+        """The login behind the cookie. Raises `Unauthenticated`, `Forbidden`, `InvalidRequest`."""
+        if connection.scope["type"] == ScopeType.WEBSOCKET and not self.hosts.owns(
+            connection.headers.get("origin")
+        ):
+            raise Forbidden("This socket is for Keepwarm's own page only.", code="origin")
+        token = connection.cookies.get(self.session_cookie)
+        if token is None:
+            raise Unauthenticated("Sign in first.")
+        self._refuse_both(connection)
+        return await self._accounts.resolve(token)
+
+    async def bearer(self, connection: Connection) -> Principal:
+        """The user behind the key. Raises `Unauthenticated`, `InvalidRequest`."""
+        self._refuse_both(connection)
+        return await self._keys.resolve(bearer(connection.headers.get("authorization")))
+
+    def _refuse_both(self, connection: Connection) -> None:
+        if self.session_cookie in connection.cookies and "authorization" in connection.headers:
+            raise InvalidRequest(
+                "Send a session cookie or an API key, not both.", code="two_credentials"
+            )
+
+    # ------------------------------------------------------------ sockets
+
+    @contextmanager
+    def seat(self, principal: Principal) -> Iterator[None]:
+        """One of the sockets that a user may have open. Raises `TooMany`, `Unavailable`."""
+        self.refuse_when_stopping()
+        taken = self._seats.get(principal.user_id, 0)
+        if taken >= SOCKETS_PER_USER:
+            raise TooMany(f"{taken} sockets are open; close one first.", retry_after_s=5.0)
+        self._seats[principal.user_id] = taken + 1
+        try:
+            yield
+        finally:
+            left = self._seats.pop(principal.user_id) - 1
+            if left:
+                self._seats[principal.user_id] = left
+
+    @property
+    def open_sockets(self) -> int:
+        return sum(self._seats.values())
+
+    def stop(self) -> None:
+        """Let no new socket in."""
+        self._stopping = True
+
+    def refuse_when_stopping(self) -> None:
+        if self._stopping:
+            raise Unavailable("The server is stopping.", retry_after_s=5.0)
+
+    @contextmanager
+    def watching(self, principal: Principal) -> Iterator[asyncio.Event]:
+        """An event that is set once the credential or the user is revoked in this process."""
+        with self._accounts.revocations.watch(
+            principal.user_id, principal.credential_id
+        ) as revoked:
+            yield revoked
+
+    # ------------------------------------------------------------ cookies
+
+    def login_cookie(self, token: str, max_age_s: int) -> Cookie:
+        return Cookie(
+            key=self.session_cookie,
+            value=token,
+            path="/",
+            max_age=max_age_s,
+            httponly=True,
+            secure=self.hosts.secure,
+            samesite="strict",
+        )
+
+    def csrf_cookie(self) -> Cookie:
+        """The token that our page repeats in a header; scripts of other origins cannot read it."""
+        return Cookie(
+            key=CSRF_COOKIE,
+            value=secrets.token_urlsafe(24),
+            path="/",
+            secure=self.hosts.secure,
+            samesite="strict",
+        )

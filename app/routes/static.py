@@ -1,0 +1,70 @@
+"""The built page: `index.html` for the places of the page, and its hashed assets.
+
+Knows nothing of what the page does. Asset names hold a hash of their content, so they never change;
+the page itself is asked for anew each time, so that an update shows at once.
+"""
+
+from pathlib import Path
+
+from litestar import MediaType, Response, Router, get
+from litestar.datastructures import CacheControlHeader
+from litestar.static_files import create_static_files_router
+
+PAGE = Path(__file__).parents[1] / "page"
+
+CSP = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "manifest-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""No inline script or style, nothing from elsewhere, nobody frames us."""
+
+SECURITY_HEADERS = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+_FOREVER = CacheControlHeader(public=True, max_age=31_536_000, immutable=True)
+
+_NOT_BUILT = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Keepwarm</title>
+<h1>Keepwarm is running, but its page has not been built.</h1>
+<p>In the project's folder: <code>make page</code>, then start the server again.
+The API under <code>/v1</code> works without it.</p></html>
+"""
+
+
+def page_router(folder: Path = PAGE) -> Router:
+    """Everything that a browser loads before it talks to the API."""
+    index = folder / "index.html"
+    assets: list[Router] = []
+    if (folder / "assets").is_dir():
+        assets.append(
+            create_static_files_router(
+                path="/assets", directories=[folder / "assets"], cache_control=_FOREVER
+            )
+        )
+
+    @get(["/", "/setup"], include_in_schema=False, sync_to_thread=True)
+    def page() -> Response[bytes]:
+        built = index.is_file()
+        content = index.read_bytes() if built else _NOT_BUILT.encode()
+        return Response(
+            content,
+            status_code=200 if built else 503,
+            media_type=MediaType.HTML,
+            headers={"cache-control": "no-cache"},
+        )
+
+    return Router(path="/", route_handlers=[page, *assets])
