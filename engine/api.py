@@ -7,7 +7,7 @@ seconds. Nothing here knows torch, a process or a clock.
 
 import enum
 from collections.abc import AsyncIterator, Sequence
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
 
 import msgspec
 
@@ -438,6 +438,7 @@ class CacheEvent(msgspec.Struct, frozen=True, kw_only=True):
     blocks: BlockCounts
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What `app` may ask of an engine: these nine calls and no more.
 
