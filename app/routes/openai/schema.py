@@ -294,6 +294,23 @@ class DoneEvent(msgspec.Struct, frozen=True, kw_only=True):
 ServerEvent = LifeEvent | ItemEvent | PartEvent | DeltaEvent | DoneEvent
 
 
+class SocketError(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    headers: dict[str, str] | UnsetType = UNSET
+
+
+class ErrorEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """The socket's error is nested, unlike the flat one of server-sent events."""
+
+    status: int
+    error: SocketError
+    stream_id: str | UnsetType = UNSET
+    type: Literal["error"] = "error"
+
+
 # ---------------------------------------------------------------- chat completions and models
 
 

@@ -1,0 +1,125 @@
+"""Chat completions and models. Stateless: the client sends its whole history, nothing is stored.
+
+What an earlier request left in the cache is matched all the same, wherever the history renders to
+the same ids.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+from litestar import Response, get, post
+
+from app.chat.entry import TurnRequest
+from app.chat.supervisor import Supervisor
+from app.errors import AppError, InvalidRequest, NotFound, TooMany
+from app.events import LogEvent, Problem, ResponseEnded, TextDone
+from app.people.accounts import Principal
+from app.routes.openai.exchange import DialectRequest, Exchange, begin, json_answer
+from app.routes.openai.requests import completion_create, read_document
+from app.routes.openai.schema import Completion, CompletionCreate, Model, ModelList
+from app.routes.openai.turns import completion_turn
+from app.routes.openai.view import CompletionFold
+from app.routes.problems import dialect_error
+from engine.api import Engine, ModelCard
+
+_DONE = b"data: [DONE]\n\n"
+
+
+@post("/v1/chat/completions", status_code=200)
+async def complete_chat(
+    request: DialectRequest, supervisor: Supervisor, engine: Engine
+) -> Response[Any]:
+    asked = completion_create(read_document(await request.body()))
+    turn = completion_turn(asked, (await engine.info()).name)
+    exchange = await _begin(supervisor, request.user, turn)
+    fold = _fold(exchange, asked)
+    if asked.stream:
+        return exchange.stream(_frames(exchange, fold))
+    events = await exchange.whole(request)
+    return json_answer(None if events is None else _completion(events, fold))
+
+
+@get("/v1/models")
+async def list_models(engine: Engine) -> ModelList:
+    return ModelList(data=(_model(await engine.info()),))
+
+
+@get("/v1/models/{model:path}")
+async def show_model(engine: Engine, model: str) -> Model:
+    """Names of models may hold slashes."""
+    card = await engine.info()
+    if model.removeprefix("/") != card.name:
+        raise NotFound(
+            f"The model {model.removeprefix('/')!r} is not here.",
+            code="model_not_found",
+            field="model",
+        )
+    return _model(card)
+
+
+handlers = [complete_chat, list_models, show_model]
+
+
+def _model(card: ModelCard) -> Model:
+    return Model(id=card.name, context_tokens=card.context_tokens)
+
+
+async def _begin(supervisor: Supervisor, principal: Principal, turn: TurnRequest) -> Exchange:
+    """Here the turn's input is called `messages`."""
+    try:
+        return await begin(supervisor, principal, turn)
+    except InvalidRequest as error:
+        error.field = "messages" if error.field == "input" else error.field
+        raise
+
+
+def _fold(exchange: Exchange, asked: CompletionCreate) -> CompletionFold:
+    options = asked.stream_options
+    return CompletionFold(
+        exchange.log.response,
+        usage_asked=bool(options and options.include_usage),
+        wants_logprobs=bool(asked.logprobs),
+    )
+
+
+async def _frames(exchange: Exchange, fold: CompletionFold) -> AsyncIterator[bytes]:
+    async for event in exchange.log.subscribe():
+        if isinstance(event, ResponseEnded) and event.response.error:
+            yield _data({"error": dialect_error(_failure(event.response.error))})
+            return
+        for chunk in fold.chunks(event):
+            yield _data(chunk)
+    yield _DONE
+
+
+def _data(content: object) -> bytes:
+    return b"data: %b\n\n" % msgspec.json.encode(content)
+
+
+def _completion(events: Sequence[LogEvent], fold: CompletionFold) -> Completion:
+    """Raises the response's problem where it failed."""
+    ended = events[-1]
+    assert isinstance(ended, ResponseEnded), "a log ends with the response's end"
+    if ended.response.error:
+        raise _failure(ended.response.error)
+    whole = next((event for event in events if isinstance(event, TextDone)), None)
+    return fold.completion(ended, whole.logprobs if whole else ())
+
+
+def _failure(problem: Problem) -> AppError:
+    """A failed response as the error of its request."""
+    kind: type[AppError]
+    match problem.code:
+        case "context_length_exceeded" | "invalid_prompt":
+            kind = InvalidRequest
+        case "rate_limit_exceeded":
+            kind = TooMany
+        case _:
+            kind = AppError
+    return kind(
+        problem.message,
+        code=problem.code,
+        field=problem.field and "messages",
+        retry_after_s=problem.retry_after_s,
+    )

@@ -1,0 +1,151 @@
+"""`/v1/responses` over HTTP: plain, as server-sent events, and resumed by sequence number.
+
+Every stored response can be watched again, live or ended, from any number on (law 14).
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Response, delete, get, post
+from litestar.params import Parameter
+
+from app.chat.eventlog import EventLog
+from app.chat.supervisor import Supervisor
+from app.errors import InvalidRequest, NotFound
+from app.events import LogEvent, MessageView
+from app.ids import ResponseId
+from app.routes.openai.exchange import DialectRequest, begin, event_stream, json_answer
+from app.routes.openai.requests import read_document, response_create
+from app.routes.openai.schema import (
+    Echo,
+    InputItemList,
+    LifeEvent,
+    ResponseCreate,
+    ResponseDeleted,
+    ResponseObject,
+    ServerEvent,
+)
+from app.routes.openai.turns import echo, response_turn
+from app.routes.openai.view import (
+    ResponseFold,
+    input_item,
+    response_object,
+    stored_echo,
+    stored_response,
+)
+from engine.api import Engine
+
+ResponsePath = "/v1/responses/{response_id:str}"
+
+
+@post("/v1/responses", status_code=200)
+async def create_response(
+    request: DialectRequest, supervisor: Supervisor, engine: Engine
+) -> Response[Any]:
+    asked = response_create(read_document(await request.body()))
+    _check_background(asked)
+    turn = response_turn(asked, (await engine.info()).name)
+    exchange = await begin(supervisor, request.user, turn)
+    if asked.stream:
+        return exchange.stream(_frames(exchange.log, echo(turn)))
+    if asked.background:
+        return json_answer(response_object(exchange.log.response, echo(turn), ()))
+    events = await exchange.whole(request)
+    return json_answer(None if events is None else _last(events, echo(turn)))
+
+
+@get(ResponsePath)
+async def show_response(
+    request: DialectRequest,
+    supervisor: Supervisor,
+    response_id: str,
+    *,
+    stream: bool = False,
+    starting_after: int | None = None,
+) -> Response[Any]:
+    """With `stream=true` the events after `starting_after`, or all of them."""
+    found = await supervisor.response(request.user, ResponseId(response_id))
+    if not stream:
+        if starting_after is not None:
+            raise InvalidRequest("`starting_after` needs `stream=true`.", field="starting_after")
+        return json_answer(stored_response(found))
+    after = -1 if starting_after is None else starting_after
+    log = await supervisor.log(request.user, found.view.id, after)
+    return event_stream(_frames(log, stored_echo(found), after))
+
+
+@post(ResponsePath + "/cancel", status_code=200)
+async def cancel_response(
+    request: DialectRequest, supervisor: Supervisor, response_id: str
+) -> ResponseObject:
+    """Any response, in any state; one that has ended stays as it is."""
+    await supervisor.cancel(request.user, ResponseId(response_id))
+    return stored_response(await supervisor.response(request.user, ResponseId(response_id)))
+
+
+@delete(ResponsePath, status_code=200)
+async def delete_response(
+    request: DialectRequest, supervisor: Supervisor, response_id: str
+) -> ResponseDeleted:
+    await supervisor.delete_response(request.user, ResponseId(response_id))
+    return ResponseDeleted(id=response_id)
+
+
+@get(ResponsePath + "/input_items")
+async def list_input_items(
+    request: DialectRequest,
+    supervisor: Supervisor,
+    response_id: str,
+    *,
+    after: str | None = None,
+    limit: Annotated[int, Parameter(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+) -> InputItemList:
+    """The messages that the response's own request brought."""
+    items = await supervisor.input_items(request.user, ResponseId(response_id))
+    return _page(items if order == "asc" else items[::-1], after, limit)
+
+
+handlers = [create_response, show_response, cancel_response, delete_response, list_input_items]
+
+
+def _check_background(asked: ResponseCreate) -> None:
+    if asked.background and asked.store is False:
+        raise InvalidRequest("A background response must be stored.", field="background")
+
+
+def _page(items: Sequence[MessageView], after: str | None, limit: int) -> InputItemList:
+    ids = [item.id for item in items]
+    if after is not None and after not in ids:
+        raise NotFound("There is no such item.", field="after")
+    start = 0 if after is None else [*map(str, ids)].index(after) + 1
+    page = tuple(map(input_item, items[start : start + limit]))
+    return InputItemList(
+        data=page,
+        first_id=page[0].id if page else None,
+        last_id=page[-1].id if page else None,
+        has_more=start + limit < len(items),
+    )
+
+
+async def _frames(log: EventLog, asked: Echo, after: int = -1) -> AsyncIterator[bytes]:
+    """The whole log is folded, only what is new is sent; see `view`."""
+    fold = ResponseFold(asked)
+    async for event in log.subscribe():
+        for seen in fold.events(event):
+            if seen.sequence_number > after:
+                yield _frame(seen)
+
+
+def _frame(event: ServerEvent) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event.type.encode(), msgspec.json.encode(event))
+
+
+def _last(events: Sequence[LogEvent], asked: Echo) -> ResponseObject:
+    """The response as its terminal event shows it."""
+    fold = ResponseFold(asked)
+    told = [seen for event in events for seen in fold.events(event)]
+    end = told[-1]
+    assert isinstance(end, LifeEvent), "a log ends with the response's end"
+    return end.response

@@ -1,0 +1,298 @@
+"""`/v1/responses` as a websocket: one reader, one writer, one worker for each lane.
+
+All of them live in one task group; the first of reader, writer, rights, age and server to end ends
+them all, with its close code. A refused request is answered by an `error` event in its lane and
+harms no other. Stored responses go on without the socket; what is not stored goes with it.
+"""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+from litestar import WebSocket, websocket
+from litestar.exceptions import WebSocketDisconnect
+from msgspec import UNSET
+
+from app.chat.entry import TurnRequest
+from app.chat.supervisor import Supervisor
+from app.errors import AppError, InvalidRequest, NotFound, Unauthenticated
+from app.ids import ResponseId
+from app.people.accounts import Principal
+from app.routes.gate import Gate
+from app.routes.openai.exchange import begin, discard, previous_response_not_found
+from app.routes.openai.lanes import IN_FLIGHT, Lane, Lanes, lane_name
+from app.routes.openai.requests import Document, not_supported, read_document, response_create
+from app.routes.openai.schema import ErrorEvent, ServerEvent, SocketError
+from app.routes.openai.turns import echo, response_turn
+from app.routes.openai.view import ResponseFold
+from app.routes.outbox import Close, Outbox
+from app.routes.problems import (
+    CLOSE_RESTART,
+    CLOSE_SIGNED_OUT,
+    answering,
+    as_app_error,
+    dialect_error,
+    headers,
+)
+from engine.api import Engine
+
+LONGEST_FRAME = 1024 * 1024
+"""In characters; what is longer is refused, and the connection lives."""
+LIFETIME_S = 3600.0
+CLOSE_OLD = 1000
+"""Final for an SDK: its owner reconnects, knowing that the connection's memory is gone."""
+WRITE_S = 20.0
+"""A peer that takes no byte for so long is gone."""
+FLUSH_S = 0.5
+"""What is queued may still go out for so long before a close."""
+RECHECK_S = 10.0
+"""What another process revoked is noticed after so long on a silent socket."""
+
+
+OutwardEvent = ServerEvent | ErrorEvent
+
+
+def error_event(error: AppError, stream_id: str | None = None) -> ErrorEvent:
+    told = dialect_error(error)
+    return ErrorEvent(
+        status=error.status,
+        stream_id=UNSET if stream_id is None else stream_id,
+        error=SocketError(
+            message=told.message,
+            type=told.type,
+            param=told.param,
+            code=told.code,
+            headers=headers(error) or UNSET,
+        ),
+    )
+
+
+class Rooms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request may need."""
+
+    gate: Gate
+    supervisor: Supervisor
+    engine: Engine
+
+
+@websocket("/v1/responses")
+async def dialect_socket(
+    socket: WebSocket[Any, Any, Any], gate: Gate, supervisor: Supervisor, engine: Engine
+) -> None:
+    rooms = Rooms(gate=gate, supervisor=supervisor, engine=engine)
+    async with answering(socket):
+        principal = await gate.bearer(socket)
+        with gate.seat(principal):
+            await socket.accept()
+            await Connection(socket, principal, rooms).run()
+
+
+handlers = [dialect_socket]
+
+
+class Connection:
+    """One open socket. `run` returns when it is closed and what it alone knew is forgotten."""
+
+    def __init__(
+        self, socket: WebSocket[Any, Any, Any], principal: Principal, rooms: Rooms
+    ) -> None:
+        self._socket = socket
+        self._principal = principal
+        self._rooms = rooms
+        self._outbox: Outbox[OutwardEvent] = Outbox()
+        self._lanes = Lanes()
+        self._in_flight = asyncio.Semaphore(IN_FLIGHT)
+
+    async def run(self) -> None:
+        with self._rooms.gate.watching(self._principal) as revoked:
+            code = await self._live(revoked)
+        if code is not None:
+            with contextlib.suppress(TimeoutError, OSError, WebSocketDisconnect):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._socket.close(code)
+        for lane in self._lanes:
+            await self._forget(lane)
+
+    async def _live(self, revoked: asyncio.Event) -> int | None:
+        """The close code of whatever ended first; None when the peer is gone."""
+        async with asyncio.TaskGroup() as group:
+            workers: list[asyncio.Task[None]] = []
+            writer = group.create_task(self._write())
+            parts = [
+                writer,
+                group.create_task(self._read(group, workers)),
+                group.create_task(self._lose_rights(revoked)),
+                group.create_task(self._grow_old()),
+                group.create_task(self._outlive_server()),
+            ]
+            ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            code = next(iter(ended)).result()
+            if code is not None:
+                await self._flush(writer, code)
+            for part in (*parts, *workers):
+                part.cancel()
+        return code
+
+    async def _flush(self, writer: asyncio.Task[int | None], code: int) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await self._outbox.close(code)
+                await asyncio.wait([writer])
+
+    # ------------------------------------------------------------ the parts, each with its code
+
+    async def _write(self) -> int | None:
+        while True:
+            event = await self._outbox.take()
+            if isinstance(event, Close):
+                return event.code
+            try:
+                async with asyncio.timeout(WRITE_S):
+                    await self._socket.send_text(msgspec.json.encode(event))
+            except (TimeoutError, OSError, WebSocketDisconnect):
+                return None
+
+    async def _grow_old(self) -> int:
+        await asyncio.sleep(LIFETIME_S)
+        old = InvalidRequest(
+            "This connection is an hour old; open a new one.",
+            code="websocket_connection_limit_reached",
+        )
+        await self._outbox.put(error_event(old))
+        return CLOSE_OLD
+
+    async def _outlive_server(self) -> int:
+        await self._rooms.gate.closing.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await self._come_to_rest()
+        return CLOSE_RESTART
+
+    async def _come_to_rest(self) -> None:
+        """Returns when no lane is telling a response: all places are free, and taken here."""
+        for _ in range(IN_FLIGHT):
+            await self._in_flight.acquire()
+
+    async def _lose_rights(self, revoked: asyncio.Event) -> int:
+        while await self._still_in():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_S):
+                    await revoked.wait()
+        return CLOSE_SIGNED_OUT
+
+    async def _still_in(self) -> bool:
+        try:
+            self._principal = await self._rooms.gate.bearer(self._socket)
+        except Unauthenticated:
+            return False
+        return True
+
+    # ------------------------------------------------------------ the reader
+
+    async def _read(
+        self, group: asyncio.TaskGroup, workers: list[asyncio.Task[None]]
+    ) -> int | None:
+        while True:
+            message: Any = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return None
+            if not await self._still_in():
+                return CLOSE_SIGNED_OUT
+            document: Document = {}
+            try:
+                document = _document(message.get("text"))
+                _check_type(document)
+                lane, is_new = self._lanes.find(document.get("stream_id"))
+                self._lanes.queue(lane, document)
+            except AppError as error:
+                await self._outbox.put(error_event(error, _named(document)))
+            else:
+                if is_new:
+                    workers.append(group.create_task(self._work(lane)))
+
+    # ------------------------------------------------------------ a lane's worker
+
+    async def _work(self, lane: Lane) -> None:
+        while True:
+            document = await lane.requests.get()
+            async with self._in_flight:
+                await self._answer(lane, document)
+
+    async def _answer(self, lane: Lane, document: Document) -> None:
+        try:
+            await self._respond(lane, document)
+        except Exception as error:  # noqa: BLE001 -- becomes an event; logged where unforeseen
+            if document.get("previous_response_id") == lane.latest:
+                await self._forget(lane)
+            await self._outbox.put(error_event(as_app_error(error), lane.stream_id))
+
+    async def _respond(self, lane: Lane, document: Document) -> None:
+        asked = response_create(document)
+        if asked.background:
+            raise not_supported("background")
+        turn = response_turn(asked, (await self._rooms.engine.info()).name)
+        await self._check_previous(turn)
+        exchange = await begin(self._rooms.supervisor, self._principal, turn)
+        await self._move_on(lane, turn, exchange.log.response.id)
+        fold = ResponseFold(echo(turn), lane.stream_id)
+        async for event in exchange.log.subscribe():
+            for seen in fold.events(event):
+                await self._outbox.put(seen)
+
+    async def _check_previous(self, turn: TurnRequest) -> None:
+        """Beyond what the lanes remember only stored responses can be continued."""
+        previous = turn.previous_response_id
+        if previous is None or self._lanes.remembers(previous):
+            return
+        try:
+            found = await self._rooms.supervisor.response(self._principal, previous)
+        except NotFound as error:
+            raise previous_response_not_found(previous) from error
+        if not found.store:
+            raise previous_response_not_found(previous)
+
+    async def _move_on(self, lane: Lane, turn: TurnRequest, response_id: ResponseId) -> None:
+        """The lane remembers its latest response only."""
+        await self._forget(lane)
+        lane.latest = None if turn.store else response_id
+
+    async def _forget(self, lane: Lane) -> None:
+        response_id, lane.latest = lane.latest, None
+        if response_id is not None:
+            await discard(self._rooms.supervisor, self._principal, response_id)
+
+
+def _document(text: str | None) -> Document:
+    """A frame's JSON object. Raises `InvalidRequest`."""
+    if text is None:
+        raise InvalidRequest("Send text frames only.", code="invalid_json")
+    if len(text) > LONGEST_FRAME:
+        refused = InvalidRequest(
+            f"A frame has at most {LONGEST_FRAME} characters, this one has {len(text)}.",
+            code="frame_too_long",
+        )
+        refused.status = 413
+        raise refused
+    return read_document(text)
+
+
+def _check_type(document: Document) -> None:
+    kind = document.get("type")
+    if kind == "response.steer":
+        raise InvalidRequest(
+            "Steering is not supported here.", code="steering_not_supported", field="type"
+        )
+    if kind != "response.create":
+        raise InvalidRequest(
+            "The only event that is understood here is `response.create`.",
+            code="unknown_event_type",
+            field="type",
+        )
+
+
+def _named(document: Document) -> str | None:
+    """The lane that an error belongs to, where its name is one."""
+    with contextlib.suppress(InvalidRequest):
+        return lane_name(document.get("stream_id"))
+    return None
