@@ -1,1 +1,315 @@
-"""An engine in this process: worker thread, inbox, clock. The only place that joins core and model."""
+"""An engine in this process: a thread that computes, and this event loop, which does the text.
+
+A step's news arrive here in one post. Detokenising, stop strings and the names of logprobs happen
+on this side while the thread already computes the next step: a stop string is therefore found one
+step late, and what was drawn beyond it is cut from ids, KV and receipt.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self, TypeVar
+
+from engine.api import (
+    CacheEvent,
+    CacheSnapshot,
+    Cancelled,
+    Job,
+    JobEvent,
+    JobId,
+    LeaseState,
+    ModelCard,
+    Rendered,
+    RenderRequest,
+    Stats,
+    Subject,
+    Wish,
+)
+from engine.config import EngineConfig
+from engine.core import Core, CoreConfig, CoreEvent, Ended, new_cache
+from engine.errors import EngineClosed, EngineError, EngineLost, InvalidJob, Refused
+from engine.flight import prepared, refused
+from engine.kv.cache import Cache
+from engine.model.load import LoadedModel, load
+from engine.model.runner import ModelRunner
+from engine.model.template import Renderer
+from engine.reply import Reply
+from engine.worker import Worker
+
+log = logging.getLogger("keepwarm.engine")
+
+MakeCache = Callable[[CoreConfig, Callable[[], float]], Cache]
+"""What builds the cache, given sizes and a meter: laws are tested on caches laid out otherwise."""
+
+_Answer = TypeVar("_Answer")
+
+
+class LocalEngine:
+    """`Engine` on this loop and one thread of its own. Made by `open`."""
+
+    def __init__(self, parts: "_Parts") -> None:
+        self._loop = asyncio.get_running_loop()
+        self._parts = parts
+        # One thread: a tokenizer must not be entered twice while it is told how to truncate.
+        self._tokenizing = ThreadPoolExecutor(1, "tokenizer")
+        self._replies: dict[JobId, Reply] = {}
+        self._questions: set[asyncio.Future[Any]] = set()
+        self._changed = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._ended: EngineError | None = None
+        self._closing = asyncio.Lock()
+        self._worker = Worker(parts.core, parts.runner, self._publish, self._fail)
+        self._worker.start()
+
+    @classmethod
+    async def open(
+        cls,
+        config: EngineConfig,
+        *,
+        report: Callable[[str], None] = log.info,
+        make_cache: MakeCache = new_cache,
+    ) -> Self:
+        """Return when the engine is ready; `report` is called on another thread.
+
+        Raises `Misconfigured`.
+        """
+        return cls(await asyncio.to_thread(_assemble, config, report, make_cache))
+
+    # ------------------------------------------------------------ the nine calls
+
+    async def info(self) -> ModelCard:
+        self._raise_if_ended()
+        return self._parts.card
+
+    async def render(self, request: RenderRequest) -> Rendered:
+        self._raise_if_ended()
+        render = functools.partial(self._parts.renderer.render, request)
+        return await self._loop.run_in_executor(self._tokenizing, render)
+
+    async def generate(self, job: Job) -> AsyncGenerator[JobEvent, None]:
+        self._raise_if_ended()
+        try:
+            reply = self._expect(prepared(job))
+        except InvalidJob as error:
+            yield refused(job.job_id, error)
+            return
+        try:
+            await self._ask(lambda core, now: core.submit(reply.job, now))
+            self._stop_if_found(reply)
+            async for event in reply.stream:
+                yield event
+        except Refused as error:
+            yield refused(job.job_id, error)
+        finally:
+            self._let_go(reply)
+
+    async def cancel(self, job_id: JobId) -> Cancelled:
+        return await self._ask(lambda core, now: core.cancel(job_id, now))
+
+    async def lease(self, subject: Subject, wish: Wish) -> LeaseState:
+        state = await self._ask(lambda core, now: core.lease(subject, wish, now))
+        self._wake_watchers()
+        return state
+
+    async def stats(self) -> Stats:
+        return await self._ask(lambda core, _: core.stats())
+
+    async def snapshot(self) -> CacheSnapshot:
+        return await self._ask(lambda core, now: core.snapshot(now))
+
+    async def watch(self, after: int) -> AsyncGenerator[CacheEvent, None]:
+        while True:
+            changed = self._changed
+            for event in await self._ask(functools.partial(_changes, after)):
+                after = event.sequence_number
+                yield event
+            await changed.wait()
+
+    async def aclose(self) -> None:
+        async with self._closing:
+            if self._ended is None:
+                self._ended = EngineClosed("the engine was closed")
+                await self._drain()
+            self._end(self._ended)
+            self._tokenizing.shutdown(wait=False)
+
+    async def failed(self) -> NoReturn:
+        """Wait for the computing thread to fail, then raise `EngineLost`."""
+        await self._failed.wait()
+        assert self._ended is not None
+        raise self._ended
+
+    # ------------------------------------------------------------ asking the worker
+
+    def _expect(self, job: Job) -> Reply:
+        if job.job_id in self._replies:
+            raise InvalidJob("a job of this id is running already", field="job_id")
+        reply = self._replies[job.job_id] = Reply(job, self._parts.renderer.vocabulary)
+        return reply
+
+    def _let_go(self, reply: Reply) -> None:
+        """Nobody reads it any more: unless it has ended, it is cancelled."""
+        job_id = reply.job.job_id
+        if self._replies.get(job_id) is reply:
+            del self._replies[job_id]
+            self._worker.post(lambda core, now: core.cancel(job_id, now))
+
+    async def _ask(self, question: Callable[[Core, float], _Answer]) -> _Answer:
+        self._raise_if_ended()
+        return await self._put(question)
+
+    async def _put(self, question: Callable[[Core, float], _Answer]) -> _Answer:
+        """What `question` returns or refuses, asked between two steps."""
+        answer: asyncio.Future[_Answer] = self._loop.create_future()
+
+        def obey(core: Core, now: float) -> None:
+            try:
+                outcome = question(core, now)
+            except Refused as error:
+                self._loop.call_soon_threadsafe(_settle, answer, None, error)
+            else:
+                self._loop.call_soon_threadsafe(_settle, answer, outcome, None)
+
+        self._questions.add(answer)
+        self._worker.post(obey)
+        try:
+            return await answer
+        finally:
+            self._questions.discard(answer)
+
+    def _raise_if_ended(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    async def _drain(self) -> None:
+        """Cancel what runs, let the worker tell of it, and wait until it is gone."""
+        job_ids = list(self._replies)
+        self._worker.post(lambda core, now: [core.cancel(job_id, now) for job_id in job_ids])
+        self._worker.stop()
+        await asyncio.to_thread(self._worker.join)
+
+    # ------------------------------------------------------------ hearing from the worker
+
+    def _publish(self, events: list[CoreEvent]) -> None:
+        self._loop.call_soon_threadsafe(self._hear, events)
+
+    def _fail(self, error: BaseException) -> None:
+        # A closed loop has nobody left who could be told.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._mourn, error)
+
+    def _hear(self, events: list[CoreEvent]) -> None:
+        for event in events:
+            if reply := self._replies.get(event.job_id):
+                reply.hear(event)
+                if isinstance(event, Ended):
+                    del self._replies[event.job_id]
+                else:
+                    self._stop_if_found(reply)
+        self._wake_watchers()
+
+    def _stop_if_found(self, reply: Reply) -> None:
+        """Tell the core once; what it draws until it hears is ignored."""
+        kept_ids = reply.take_stop()
+        if kept_ids is not None:
+            self._worker.post(lambda core, now: core.stop(reply.job.job_id, kept_ids, now))
+
+    def _mourn(self, error: BaseException) -> None:
+        log.error("the engine failed", exc_info=error)
+        self._ended = EngineLost(f"the engine failed: {error!r}")
+        self._failed.set()
+        for reply in self._replies.values():
+            reply.fail(self._ended)
+        self._replies.clear()
+        self._end(self._ended)
+
+    def _end(self, error: EngineError) -> None:
+        """Whoever still waits learns why nothing more comes."""
+        for reply in self._replies.values():
+            reply.stream.fail(error)
+        for question in self._questions:
+            _settle(question, None, error)
+        self._wake_watchers()
+
+    def _wake_watchers(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def _changes(after: int, core: Core, _now: float) -> list[CacheEvent]:
+    return core.cache_events(after)
+
+
+def _settle(answer: "asyncio.Future[Any]", outcome: object, error: EngineError | None) -> None:
+    if answer.done():
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What an engine is put together from."""
+
+    core: Core
+    runner: ModelRunner
+    renderer: Renderer
+    card: ModelCard
+
+
+def _assemble(config: EngineConfig, report: Callable[[str], None], make_cache: MakeCache) -> _Parts:
+    loaded = load(config, report)
+    runner = ModelRunner(loaded, config)
+    report("checking the model against its own attention")
+    runner.warm_up()
+    renderer = Renderer(loaded.tokenizer, loaded.eos_token_ids)
+    card = _card(loaded, runner, renderer, config)
+    core_config = _core_config(card, config)
+    core = Core(core_config, cache=make_cache(core_config, time.perf_counter))
+    return _Parts(core=core, runner=runner, renderer=renderer, card=card)
+
+
+def _card(
+    loaded: LoadedModel, runner: ModelRunner, renderer: Renderer, config: EngineConfig
+) -> ModelCard:
+    return ModelCard(
+        name=loaded.name,
+        model_fingerprint=loaded.model_fingerprint,
+        template_fingerprint=loaded.template_fingerprint,
+        boot_id=secrets.token_hex(8),
+        context_tokens=loaded.context_tokens,
+        block_tokens=config.block_tokens,
+        pool_blocks=runner.pool.blocks,
+        kv_bytes_per_token=loaded.kv.token_bytes,
+        dtype=loaded.dtype_name,
+        device=str(loaded.device),
+        attention=runner.attention,
+        vocabulary_tokens=loaded.vocabulary_tokens,
+        eos_token_ids=loaded.eos_token_ids,
+        template=renderer.finding,
+    )
+
+
+def _core_config(card: ModelCard, config: EngineConfig) -> CoreConfig:
+    return CoreConfig(
+        block_tokens=card.block_tokens,
+        pool_blocks=card.pool_blocks,
+        context_tokens=card.context_tokens,
+        step_tokens=config.step_tokens,
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        eos_token_ids=card.eos_token_ids,
+        model_fingerprint=card.model_fingerprint,
+        template_fingerprint=card.template_fingerprint,
+        boot_id=card.boot_id,
+        vocabulary_tokens=card.vocabulary_tokens,
+        checks=config.checks,
+    )
