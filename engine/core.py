@@ -35,14 +35,14 @@ from engine.api import (
     SubjectKind,
     Wish,
 )
-from engine.errors import Corrupt, InvalidJob, Misconfigured, Overloaded, PromptTooLong
+from engine.errors import Corrupt, InvalidJob, Misconfigured, Refused
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache, Holding
 from engine.kv.misses import Lookup, explain
 from engine.kv.radix import RadixIndex
 from engine.receipts import Fingerprints, Totals, write_receipt
 from engine.scheduler import Capacity, Scheduler
-from engine.sequence import Ending, Sequence
+from engine.sequence import Bounds, Ending, Sequence, validate
 from engine.step import DrawnToken, Plan, StepResult
 
 
@@ -70,11 +70,6 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"step_tokens is {self.step_tokens}, give it at least max_running "
                 f"({self.max_running})"
             )
-
-    @property
-    def limit_tokens(self) -> int:
-        """The most ids a sequence can have: the context's limit or the pool's."""
-        return min(self.context_tokens, self.pool_blocks * self.block_tokens)
 
 
 class Emitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +131,11 @@ class Core:
             template_fingerprint=config.template_fingerprint,
             boot_id=config.boot_id,
         )
+        self._bounds = Bounds(
+            limit_tokens=min(config.context_tokens, config.pool_blocks * config.block_tokens),
+            vocabulary_tokens=config.vocabulary_tokens,
+            eos_token_ids=config.eos_token_ids,
+        )
         self._sequences: dict[JobId, Sequence] = {}
         self._events: list[CoreEvent] = []
         self._flight: Flight | None = None
@@ -154,19 +154,10 @@ class Core:
     def submit(self, job: Job, now: float) -> None:
         """Queue a job. Raises `InvalidJob`, `PromptTooLong` or `Overloaded`, nothing half-done."""
         try:
-            self._validate(job)
-            sequence = Sequence(
-                job,
-                end=self._reply_end(job),
-                eos_token_ids=self.config.eos_token_ids,
-                seed=self._seed(job),
-                now=now,
-            )
-            self._scheduler.add(sequence)
-        except (InvalidJob, PromptTooLong, Overloaded):
+            self._sequences[job.job_id] = self._queue(job, now)
+        except Refused:
             self._totals.add(FinishReason.REFUSED, None)
             raise
-        self._sequences[job.job_id] = sequence
 
     def cancel(self, job_id: JobId, now: float) -> Cancelled:
         """Stop a job in any state; idempotent. A job in flight ends with the commit of its step.
@@ -277,6 +268,14 @@ class Core:
 
     # ------------------------------------------------------------ inside
 
+    def _queue(self, job: Job, now: float) -> Sequence:
+        if job.job_id in self._sequences:
+            raise InvalidJob(f"job {job.job_id} is running already", field="job_id")
+        validate(job, self._bounds)
+        sequence = Sequence(job, self._bounds, seed=self._seed(job), now=now)
+        self._scheduler.add(sequence)
+        return sequence
+
     def _schedule(self, now: float) -> dict[Sequence, int]:
         while True:
             step = self._scheduler.schedule(now)
@@ -385,38 +384,6 @@ class Core:
         self._seeds += 1
         digest = hashlib.sha256(f"{self.config.boot_id}/{self._seeds}".encode()).digest()
         return int.from_bytes(digest[:8], "little") >> 1
-
-    def _reply_end(self, job: Job) -> int:
-        """At how many ids the reply is full."""
-        limit, output = self.config.limit_tokens, job.limits.max_output_tokens
-        return limit if output is None else min(limit, len(job.token_ids) + output)
-
-    def _validate(self, job: Job) -> None:
-        ids = (*job.token_ids, *job.resumed_output)
-        ends = [zone.end for zone in job.zones]
-        if job.job_id in self._sequences:
-            raise InvalidJob(f"job {job.job_id} is running already", field="job_id")
-        if not job.token_ids:
-            raise InvalidJob("the prompt is empty", field="token_ids")
-        if min(ids) < 0 or max(ids) >= self.config.vocabulary_tokens:
-            raise InvalidJob("a token id is out of the model's range", field="token_ids")
-        if not ends or ends != sorted(ends) or ends[0] < 0 or ends[-1] != len(job.token_ids):
-            raise InvalidJob("zones do not cover the prompt in order", field="zones")
-        if (job.limits.max_output_tokens or 0) < 0 or job.limits.min_output_tokens < 0:
-            raise InvalidJob("a reply cannot have a negative length", field="limits")
-        self._validate_length(job)
-
-    def _validate_length(self, job: Job) -> None:
-        """A prompt must leave room for one token of its reply, where it wants one."""
-        reply = 0 if job.limits.max_output_tokens == 0 else 1
-        needed = len(job.token_ids) + max(reply, len(job.resumed_output))
-        if needed > self.config.limit_tokens:
-            raise PromptTooLong(
-                f"the prompt and one token of reply are {needed} tokens, "
-                f"{self.config.limit_tokens} fit",
-                needed_tokens=needed,
-                limit_tokens=self.config.limit_tokens,
-            )
 
 
 def new_cache(config: CoreConfig, meter: Callable[[], float] = float) -> Cache:

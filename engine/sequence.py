@@ -13,6 +13,7 @@ from array import array
 import msgspec
 
 from engine.api import FinishReason, Job, JobClass, Seam
+from engine.errors import InvalidJob, PromptTooLong
 from engine.kv.cache import Holding, lease_key
 from engine.kv.misses import Miss
 from engine.kv.prefix import Ids, scopes_of
@@ -26,6 +27,14 @@ class Status(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for every sequence. `limit_tokens`: the context's limit or the whole pool's."""
+
+    limit_tokens: int
+    vocabulary_tokens: int
+    eos_token_ids: tuple[int, ...]
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +88,7 @@ class Sequence:
         "written",
     )
 
-    def __init__(
-        self, job: Job, *, end: int, eos_token_ids: tuple[int, ...], seed: int, now: float
-    ) -> None:
+    def __init__(self, job: Job, bounds: Bounds, *, seed: int, now: float) -> None:
         self.job = job
         self.key = lease_key(job.owner_id, job.session_id)
         self.rank = RANKS[job.job_class]
@@ -89,8 +96,8 @@ class Sequence:
         self.ids: Ids = array("I", job.token_ids)
         self.output: Ids = array("I", job.resumed_output)
         self.ids.extend(self.output)
-        self.end = end
-        self.eos_token_ids = eos_token_ids
+        self.end = reply_end(job, bounds)
+        self.eos_token_ids = bounds.eos_token_ids
         self.seed = seed
         self.status = Status.WAITING
         self.arrival = 0
@@ -160,3 +167,36 @@ class Sequence:
     def _bans_eos(self, drawn: int) -> bool:
         limits = self.job.limits
         return limits.ignore_eos or drawn < limits.min_output_tokens
+
+
+def reply_end(job: Job, bounds: Bounds) -> int:
+    """At how many ids the reply is full."""
+    output = job.limits.max_output_tokens
+    if output is None:
+        return bounds.limit_tokens
+    return min(bounds.limit_tokens, len(job.token_ids) + output)
+
+
+def validate(job: Job, bounds: Bounds) -> None:
+    """Raises `InvalidJob` for what no engine could run, `PromptTooLong` for what this one cannot.
+
+    A prompt must leave room for one token of its reply, where it wants one.
+    """
+    ids = (*job.token_ids, *job.resumed_output)
+    ends = [zone.end for zone in job.zones]
+    if not job.token_ids:
+        raise InvalidJob("the prompt is empty", field="token_ids")
+    if min(ids) < 0 or max(ids) >= bounds.vocabulary_tokens:
+        raise InvalidJob("a token id is out of the model's range", field="token_ids")
+    if not ends or ends != sorted(ends) or ends[0] < 0 or ends[-1] != len(job.token_ids):
+        raise InvalidJob("zones do not cover the prompt in order", field="zones")
+    if (job.limits.max_output_tokens or 0) < 0 or job.limits.min_output_tokens < 0:
+        raise InvalidJob("a reply cannot have a negative length", field="limits")
+    reply = 0 if job.limits.max_output_tokens == 0 else 1
+    needed = len(job.token_ids) + max(reply, len(job.resumed_output))
+    if needed > bounds.limit_tokens:
+        raise PromptTooLong(
+            f"the prompt and what follows it are {needed} tokens, {bounds.limit_tokens} fit",
+            needed_tokens=needed,
+            limit_tokens=bounds.limit_tokens,
+        )

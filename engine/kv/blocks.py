@@ -27,6 +27,10 @@ class BlockState(enum.IntEnum):
     FREE = 4
 
 
+IN_USE, COPYING, PINNED, CACHED, FREE = BlockState
+"""Names of this module: the books are asked for states in the inner loops."""
+
+
 class FreeRuns:
     """Free places as maximal contiguous runs, found by length in constant time.
 
@@ -146,7 +150,7 @@ class BlockPool:
     @property
     def idle_blocks(self) -> int:
         """Blocks that are kept but that no sequence and no copy needs now."""
-        return self._counts[BlockState.PINNED] + self._counts[BlockState.CACHED]
+        return self._counts[PINNED] + self._counts[CACHED]
 
     def counts(self) -> BlockCounts:
         in_use, copying, pinned, cached, free = self._counts
@@ -154,12 +158,12 @@ class BlockPool:
 
     def state(self, block: BlockId) -> BlockState:
         if self._users[block]:
-            return BlockState.IN_USE
+            return IN_USE
         if self._copies[block]:
-            return BlockState.COPYING
+            return COPYING
         if self._pins[block]:
-            return BlockState.PINNED
-        return BlockState.CACHED if self._kept[block] else BlockState.FREE
+            return PINNED
+        return CACHED if self._kept[block] else FREE
 
     def users(self, block: BlockId) -> int:
         """How many sequences have the block in their tables."""
@@ -176,8 +180,8 @@ class BlockPool:
         blocks = [self._name[place] for place in places]
         for block in blocks:
             self._users[block] = 1
-        self._counts[BlockState.FREE] -= count
-        self._counts[BlockState.IN_USE] += count
+        self._counts[FREE] -= count
+        self._counts[IN_USE] += count
         return blocks
 
     def share(self, blocks: Iterable[BlockId]) -> None:
@@ -240,21 +244,24 @@ class BlockPool:
                 raise Corrupt(f"block {block} is pinned by entries that do not keep it")
         if counted != self._counts or sum(counted) != self.total:
             raise Corrupt(f"blocks by state are {counted}, the books say {self._counts}")
-        if counted[BlockState.FREE] != self._free.places:
-            raise Corrupt(
-                f"{counted[BlockState.FREE]} blocks are free, the runs hold {self._free.places}"
-            )
+        if counted[FREE] != self._free.places:
+            raise Corrupt(f"{counted[FREE]} blocks are free, the runs hold {self._free.places}")
 
     def _change(self, column: list[int], block: BlockId, by: int) -> None:
-        before = self.state(block)
-        column[block] += by
-        if column[block] < 0:
+        count = column[block] + by
+        if count < 0:
             raise Corrupt(f"block {block} was given back more often than taken")
+        if count and count != by:
+            # It was referred to in this way before and still is: the same state.
+            column[block] = count
+            return
+        before = self.state(block)
+        column[block] = count
         after = self.state(block)
         if before is not after:
             self._counts[before] -= 1
             self._counts[after] += 1
-            if after is BlockState.FREE:
+            if after is FREE:
                 self._fall_free(block)
 
     def _fall_free(self, block: BlockId) -> None:

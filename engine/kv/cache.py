@@ -18,6 +18,7 @@ So a block that the index keeps is written by nobody, and an abort publishes onl
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
+from itertools import islice, takewhile
 from typing import Concatenate, ParamSpec, TypeVar
 
 from engine.api import (
@@ -286,24 +287,30 @@ class Cache:
         return self._pool.allocate(count, after)
 
     def _evict(self, wanted: int) -> None:
-        """Let leaves go, block by block from their ends, until `wanted` blocks are free (law 9)."""
+        """Let leaves go from their ends until `wanted` blocks are free, never more (law 9)."""
         busy: list[Entry] = []
         while self._pool.free_blocks < wanted:
             leaf = self._queue.take()
             if leaf is None:
                 break
-            if self._pool.busy(leaf.blocks[-1]):
+            idle = self._idle_blocks(leaf, wanted - self._pool.free_blocks)
+            if idle:
+                self._trim(leaf, idle)
+            else:
                 busy.append(leaf)
-                continue
-            self._trim(leaf)
         for leaf in busy:
             self._queue.offer(leaf)
 
-    def _trim(self, leaf: Entry) -> None:
+    def _idle_blocks(self, leaf: Entry, most: int) -> int:
+        """How many blocks at the leaf's end no sequence and no copy needs, up to `most`."""
+        tail = islice(reversed(leaf.blocks), most)
+        return sum(1 for _ in takewhile(lambda block: not self._pool.busy(block), tail))
+
+    def _trim(self, leaf: Entry, count: int) -> None:
         holders = list(leaf.held_by)
         before = self._pool.free_blocks
         self._leases.note_loss(holders)
-        trimming = self._index.trim(leaf)
+        trimming = self._index.trim(leaf, count)
         self._queue.offer(trimming.parent if trimming.gone else leaf)
         self._leases.settle(holders)
         self.evicted_blocks += self._pool.free_blocks - before
@@ -326,8 +333,7 @@ class Cache:
         while entry.parent is not None and self._is_only(entry, subject, own):
             parent, scope, tokens = entry.parent, entry.scope, len(entry.ids)
             self._pool.wipe_when_free(entry.blocks)
-            while not self._index.trim(entry).gone:
-                pass
+            self._index.trim(entry, len(entry.blocks))
             self._queue.offer(parent)
             self._note("forgotten", scope, tokens)
             entry = parent

@@ -117,7 +117,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trimming(msgspec.Struct, frozen=True, kw_only=True):
-    """The last block's tokens left a leaf. `gone`: nothing of it is left, `parent` took over."""
+    """`tokens` left a leaf's end. `gone`: nothing of it is left, and `parent` may be a leaf now."""
 
     tokens: int
     gone: bool
@@ -146,8 +146,8 @@ class PrefixIndex(Protocol):
         """
         ...
 
-    def trim(self, leaf: Entry) -> Trimming:
-        """Let go of the last block of a leaf; holders move up when the leaf is gone."""
+    def trim(self, leaf: Entry, count: int) -> Trimming:
+        """Let go of a leaf's last `count` blocks; holders move up when the leaf is gone."""
         ...
 
     def hold(self, entry: Entry, holder: Holder) -> None:

@@ -101,17 +101,19 @@ class RadixIndex:
                 adopted += self._duplicates(entry, table)
         return Publication(entry=entry, adopted=adopted, new_tokens=new_tokens)
 
-    def trim(self, leaf: Entry) -> Trimming:
-        """Let go of the last block of a leaf; holders move up when the leaf is gone."""
+    def trim(self, leaf: Entry, count: int) -> Trimming:
+        """Let go of a leaf's last `count` blocks; holders move up when the leaf is gone."""
         parent = leaf.parent
         assert parent is not None and leaf.is_leaf
-        cut = max(leaf.start, (leaf.end - 1) // self._block_tokens * self._block_tokens)
+        left = len(leaf.blocks) - count
+        cut = max(leaf.start, (leaf.start // self._block_tokens + left) * self._block_tokens)
         tokens = leaf.end - cut
         if cut == leaf.start:
             self._remove(leaf, parent)
         else:
-            self._unkeep(leaf, leaf.blocks.pop())
-            del leaf.ids[cut - leaf.start :]
+            for block in leaf.blocks[left:]:
+                self._unkeep(leaf, block)
+            del leaf.blocks[left:], leaf.ids[cut - leaf.start :]
         return Trimming(tokens=tokens, gone=cut == leaf.start, parent=parent)
 
     def hold(self, entry: Entry, holder: Holder) -> None:
