@@ -15,7 +15,7 @@ from app.chat import library, rows
 from app.chat.hub import Hub
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
-from app.db.types import Origin, utc_now
+from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
 from app.events import ConversationChanged, ConversationDeleted, ConversationView, MessageView
 from app.ids import ConversationId, PersonaId, UserId, new_conversation_id
@@ -44,16 +44,8 @@ class Conversations:
     ) -> ConversationView:
         """An empty conversation; its title comes with the first message. Raises `NotFound`."""
         persona = library.persona(persona_id)
-        now = utc_now()
-        row = Conversation(
-            id=new_conversation_id(),
-            user_id=user_id,
-            origin=Origin.CHAT,
-            title="",
-            persona_id=persona.id,
-            leaf_id=None,
-            created_at=now,
-            updated_at=now,
+        row = rows.new_conversation(
+            new_conversation_id(), user_id, origin=Origin.CHAT, persona_id=persona.id
         )
         async with self._db.begin() as session:
             session.add(row)

@@ -3,20 +3,25 @@
 Nothing here opens a transaction or asks who owns a row.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 
 from app.chat.ledger import Asked, Node, StoredResponse
 from app.db.models import Conversation, Message, Response
-from app.db.types import utc_now
+from app.db.types import Origin, utc_now
 from app.events import ConversationView, MessageView, ResponseView
-from app.ids import ConversationId
+from app.ids import ConversationId, PersonaId, UserId
 
 
 def seconds(moment: datetime) -> float:
     """Since the epoch, as clients get their times."""
     return moment.timestamp()
+
+
+def moment(since_epoch_s: float) -> datetime:
+    """The other way round."""
+    return datetime.fromtimestamp(since_epoch_s, UTC)
 
 
 def conversation_view(row: Conversation) -> ConversationView:
@@ -92,6 +97,27 @@ def node(row: Message) -> Node:
     )
 
 
+def new_conversation(
+    conversation_id: ConversationId,
+    user_id: UserId,
+    *,
+    origin: Origin,
+    persona_id: PersonaId | None,
+) -> Conversation:
+    """A conversation without a message, and so without a title."""
+    now = utc_now()
+    return Conversation(
+        id=conversation_id,
+        user_id=user_id,
+        origin=origin,
+        title="",
+        persona_id=persona_id,
+        leaf_id=None,
+        created_at=now,
+        updated_at=now,
+    )
+
+
 def message_row(one: Node, conversation_id: ConversationId) -> Message:
     return Message(
         id=one.id,
@@ -128,6 +154,6 @@ def response_row(response: StoredResponse) -> Response:
         instructions=response.instructions,
         request=msgspec.to_builtins(asked),
         epoch=response.epoch,
-        created_at=utc_now(),
+        created_at=moment(view.created_at),
         completed_at=None,
     )

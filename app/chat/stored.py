@@ -107,7 +107,9 @@ class StoredLedger:
                     error=view.error,
                     usage=view.usage,
                     receipt=view.receipt,
-                    completed_at=utc_now(),
+                    completed_at=None
+                    if view.completed_at is None
+                    else rows.moment(view.completed_at),
                 )
             )
             if outcome.reply_id is not None:
@@ -221,22 +223,16 @@ async def _with_text(session: AsyncSession, row: Response) -> StoredResponse:
 
 async def _open_conversation(session: AsyncSession, entry: Entry) -> Conversation:
     """The entry's conversation, locked until the commit: a new row, or the owner's."""
-    user_id, now = entry.response.user_id, utc_now()
+    user_id = entry.response.user_id
     if entry.beginning is None:
         query = _conversation(user_id, entry.session_id).with_for_update()
         row = await session.scalar(query)
         if row is None:
             raise NotFound("There is no such conversation.", field="conversation_id")
         return row
-    row = Conversation(
-        id=entry.session_id,
-        user_id=user_id,
-        origin=entry.beginning.origin,
-        title="",
-        persona_id=entry.beginning.persona_id,
-        leaf_id=None,
-        created_at=now,
-        updated_at=now,
+    beginning = entry.beginning
+    row = rows.new_conversation(
+        entry.session_id, user_id, origin=beginning.origin, persona_id=beginning.persona_id
     )
     session.add(row)
     await session.flush()

@@ -1,0 +1,142 @@
+"""The domain without a web server: a supervisor on a real database, and people who use it."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import msgspec
+from sqlalchemy import select
+
+from app.chat.conversations import Conversations
+from app.chat.entry import TurnRequest
+from app.chat.eventlog import EventLogs
+from app.chat.hub import Hub
+from app.chat.ledger import Acceptance, Node
+from app.chat.rows import node
+from app.chat.supervisor import Supervisor
+from app.chat.tree import path
+from app.db.base import Database
+from app.db.models import Message as MessageRow
+from app.db.models import User
+from app.db.types import AccountRole, Origin, utc_now
+from app.events import LogEvent, ResponseEnded, ResponseView
+from app.ids import ConversationId, LoginId, MessageId, ResponseId, new_login_id, new_user_id
+from app.people.accounts import Principal
+from engine.api import Engine, Limits, Message, Role, Sampling
+
+GREEDY = Sampling(temperature=0.0)
+
+
+async def new_person(db: Database) -> Principal:
+    """A member with an account of their own."""
+    user_id = new_user_id()
+    async with db.begin() as session:
+        session.add(
+            User(
+                id=user_id,
+                email=f"{user_id}@example.org",
+                name="Somebody",
+                password_hash="",
+                role=AccountRole.MEMBER,
+                created_at=utc_now(),
+                disabled_at=None,
+            )
+        )
+    return Principal(
+        user_id=user_id,
+        role=AccountRole.MEMBER,
+        via="login",
+        credential_id=LoginId(new_login_id()),
+    )
+
+
+def said(text: str) -> tuple[Message, ...]:
+    """One user's message."""
+    return (Message(role=Role.USER, text=text),)
+
+
+class Domain:
+    """A supervisor with its hub and logs, and shorthands for what people do."""
+
+    def __init__(self, db: Database, engine: Engine) -> None:
+        self.db = db
+        self.hub = Hub()
+        self.logs = EventLogs()
+        self.conversations = Conversations(db, self.hub)
+        self.supervisor = Supervisor(db, engine, self.logs, self.hub)
+
+    async def send(
+        self,
+        who: Principal,
+        conversation_id: ConversationId,
+        text: str,
+        *,
+        parent_id: MessageId | None = None,
+        client_message_id: str | None = None,
+        max_tokens: int | None = None,
+    ) -> Acceptance:
+        """The browser's way: what the user saw is checked."""
+        request = TurnRequest(
+            conversation_id=conversation_id,
+            parent_id=parent_id,
+            check_leaf=True,
+            client_message_id=client_message_id,
+            messages=said(text),
+            sampling=GREEDY,
+            limits=Limits(max_output_tokens=max_tokens),
+        )
+        return await self.supervisor.create(who, request)
+
+    async def respond(
+        self,
+        who: Principal,
+        text: str,
+        previous: ResponseView | ResponseId | None = None,
+        **changes: object,
+    ) -> ResponseView:
+        """The dialect's way."""
+        request = TurnRequest(
+            previous_response_id=previous.id if isinstance(previous, ResponseView) else previous,
+            messages=said(text),
+            sampling=GREEDY,
+            origin=Origin.API,
+        )
+        request = msgspec.structs.replace(request, **changes)
+        return (await self.supervisor.create(who, request)).response
+
+    async def events(
+        self, who: Principal, response: ResponseView, after: int = -1
+    ) -> list[LogEvent]:
+        """Everything after a cursor, to the end."""
+        log = await self.supervisor.log(who, response.id, after)
+        return [event async for event in log.subscribe(after)]
+
+    async def ended(self, who: Principal, response: ResponseView) -> ResponseEnded:
+        """How it ended, once it has."""
+        last = (await self.events(who, response))[-1]
+        assert isinstance(last, ResponseEnded)
+        return last
+
+    async def say(
+        self, who: Principal, conversation_id: ConversationId, text: str, **more: object
+    ) -> ResponseEnded:
+        """A whole turn at the conversation's leaf."""
+        leaf_id = (await self.conversations.get(who.user_id, conversation_id)).leaf_id
+        accepted = await self.send(who, conversation_id, text, parent_id=leaf_id, **more)  # type: ignore[arg-type]
+        return await self.ended(who, accepted.response)
+
+    async def nodes(self, leaf_id: MessageId) -> list[Node]:
+        """The stored path to a message."""
+        async with self.db.read() as session:
+            leaf = await session.get_one(MessageRow, leaf_id)
+            rows = await session.scalars(
+                select(MessageRow).where(MessageRow.conversation_id == leaf.conversation_id)
+            )
+            return path([node(row) for row in rows], leaf_id)
+
+
+@contextlib.asynccontextmanager
+async def open_domain(db: Database, engine: Engine) -> AsyncIterator[Domain]:
+    """A domain that runs until the block ends; what is live then is cut off."""
+    domain = Domain(db, engine)
+    async with domain.supervisor.running():
+        yield domain

@@ -1,0 +1,252 @@
+"""A tiny engine for tests of the domain: no model, every moment under the test's hand.
+
+It keeps the `Engine` contract exactly: ids in, ids and text out, receipts that sum up. A message is
+rendered as one opening id, one id a character and one closing id; a reply is a function of the
+prompt's ids alone. A job moves in beats: one to start, one for each token. `hold()` stops all of them
+before their next beat, until `release()`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from engine.api import (
+    CachedBySource,
+    CacheEvent,
+    CacheSnapshot,
+    Cancelled,
+    Delta,
+    Finished,
+    FinishReason,
+    Job,
+    JobEvent,
+    JobId,
+    LeaseState,
+    ModelCard,
+    Receipt,
+    Refusal,
+    Rendered,
+    RenderRequest,
+    RetentionClass,
+    Role,
+    Seam,
+    Started,
+    Stats,
+    Subject,
+    TemplateFinding,
+    Wish,
+)
+from engine.errors import EngineClosed
+
+BOS, END, OPEN = 1, 2, {Role.SYSTEM: 3, Role.USER: 4, Role.ASSISTANT: 5}
+FIRST_CHARACTER = 16
+REPLY_TOKENS = 8
+
+CARD = ModelCard(
+    name="echo",
+    model_fingerprint="echo-model",
+    template_fingerprint="echo-template",
+    boot_id="boot-1",
+    context_tokens=2_000,
+    block_tokens=16,
+    pool_blocks=1_000,
+    kv_bytes_per_token=1,
+    dtype="none",
+    device="none",
+    attention="none",
+    vocabulary_tokens=1_114_112 + FIRST_CHARACTER,
+    eos_token_ids=(END,),
+    template=TemplateFinding(stable=True, detail="by construction"),
+)
+
+
+def reply_ids(prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """`count` letters that depend on every id before them."""
+    out: list[int] = []
+    state = hash(prompt)
+    for place in range(count):
+        state = hash((state, place))
+        out.append(FIRST_CHARACTER + ord("a") + state % 26)
+    return tuple(out)
+
+
+def text_of(token_ids: tuple[int, ...]) -> str:
+    return "".join(chr(one - FIRST_CHARACTER) for one in token_ids if one >= FIRST_CHARACTER)
+
+
+class EchoEngine:
+    """One conversation partner without a model. `jobs` is everything that was ever submitted."""
+
+    def __init__(self, card: ModelCard = CARD) -> None:
+        self.card = card
+        self.jobs: list[Job] = []
+        self.rendered: list[RenderRequest] = []
+        self.leases: list[tuple[Subject, Wish]] = []
+        self.fails_with: Exception | None = None
+        self.refusal: Refusal | None = None
+        self.step = 0
+        self.submitted = asyncio.Event()
+        self._seen: list[tuple[int, ...]] = []
+        self._cancelled: set[JobId] = set()
+        self._running: set[JobId] = set()
+        self._moved = asyncio.Event()
+        self._allowed: int | None = None
+        self._closed = False
+
+    # ------------------------------------------------------------ the test's hand
+
+    def hold(self, after_beats: int = 0) -> None:
+        """From now on let jobs do `after_beats` more beats together, then wait."""
+        self._allowed = after_beats
+
+    def release(self, beats: int | None = None) -> None:
+        """Let jobs do so many beats more; any number of them without one."""
+        self._allowed = None if beats is None else (self._allowed or 0) + beats
+        self._wake()
+
+    def _wake(self) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    # ------------------------------------------------------------ the contract
+
+    async def info(self) -> ModelCard:
+        return self.card
+
+    async def render(self, request: RenderRequest) -> Rendered:
+        self.rendered.append(request)
+        opening = {Seam.START: (BOS,), Seam.CLOSED: (), Seam.STOPPED: (), Seam.CUT: (END,)}
+        ids = list(opening[request.seam])
+        ends = []
+        for message in request.messages:
+            ids += [OPEN[message.role], *(FIRST_CHARACTER + ord(c) for c in message.text), END]
+            ends.append(len(ids))
+        if request.opens_reply:
+            ids.append(OPEN[Role.ASSISTANT])
+        opening_end = 1 if request.seam is Seam.START else 0
+        return Rendered(token_ids=tuple(ids), ends=tuple(ends), opening_end=opening_end)
+
+    async def generate(self, job: Job) -> AsyncIterator[JobEvent]:
+        if self._closed:
+            raise EngineClosed("closed")
+        self.jobs.append(job)
+        self._running.add(job.job_id)
+        self.submitted.set()
+        try:
+            async for event in self._answer(job):
+                yield event
+        finally:
+            self._running.discard(job.job_id)
+
+    async def _answer(self, job: Job) -> AsyncIterator[JobEvent]:
+        if self.refusal is not None:
+            yield Finished(
+                job_id=job.job_id,
+                reason=FinishReason.REFUSED,
+                token_ids=(),
+                text="",
+                seam=Seam.CUT,
+                refusal=self.refusal,
+            )
+            return
+        cached = self._match(job.token_ids)
+        if not await self._may_go(job):
+            yield self._finished(job, FinishReason.CANCELLED, (), cached)
+            return
+        yield Started(job_id=job.job_id, prompt_tokens=len(job.token_ids), cached_tokens=cached)
+        wanted = job.limits.max_output_tokens
+        whole = reply_ids(job.token_ids, REPLY_TOKENS if wanted is None else wanted)
+        sent: tuple[int, ...] = ()
+        for token_id in whole:
+            if not await self._may_go(job):
+                yield self._finished(job, FinishReason.CANCELLED, sent, cached)
+                return
+            if self.fails_with is not None:
+                raise self.fails_with
+            self.step += 1
+            sent = (*sent, token_id)
+            yield Delta(job_id=job.job_id, token_ids=(token_id,), text=text_of((token_id,)))
+        stopped = wanted is None
+        reason = FinishReason.STOP if stopped else FinishReason.LENGTH
+        yield self._finished(job, reason, (*sent, END) if stopped else sent, cached)
+
+    async def _may_go(self, job: Job) -> bool:
+        """Wait for the test's hand; False when the job was cancelled meanwhile."""
+        while self._allowed == 0 and job.job_id not in self._cancelled:
+            await self._moved.wait()
+        if job.job_id in self._cancelled:
+            return False
+        if self._allowed is not None:
+            self._allowed -= 1
+        await asyncio.sleep(0)
+        return True
+
+    def _match(self, prompt: tuple[int, ...]) -> int:
+        lengths = [_common(prompt, one) for one in self._seen]
+        return min(max(lengths, default=0), len(prompt) - 1)
+
+    def _finished(
+        self, job: Job, reason: FinishReason, token_ids: tuple[int, ...], cached: int
+    ) -> Finished:
+        self._seen.append((*job.token_ids, *token_ids))
+        seam = Seam.STOPPED if token_ids[-1:] == (END,) else Seam.CUT
+        prompt = len(job.token_ids)
+        receipt = Receipt(
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            computed_tokens=prompt - cached,
+            output_tokens=len(token_ids),
+            cached_by_source=CachedBySource(session=cached),
+            miss_reason=None,
+            differs_at=None,
+            queue_s=0.0,
+            prefill_s=0.0,
+            first_token_s=None,
+            total_s=0.0,
+            model_fingerprint=self.card.model_fingerprint,
+            template_fingerprint=self.card.template_fingerprint,
+            boot_id=self.card.boot_id,
+        )
+        return Finished(
+            job_id=job.job_id,
+            reason=reason,
+            token_ids=token_ids,
+            text="",
+            seam=Seam.CLOSED if job.limits.max_output_tokens == 0 else seam,
+            receipt=receipt,
+        )
+
+    async def cancel(self, job_id: JobId) -> Cancelled:
+        if job_id not in self._running:
+            return Cancelled(job_id=job_id, step=None)
+        self._cancelled.add(job_id)
+        self._wake()
+        return Cancelled(job_id=job_id, step=self.step)
+
+    async def lease(self, subject: Subject, wish: Wish) -> LeaseState:
+        self.leases.append((subject, wish))
+        return LeaseState(
+            subject=subject, retention=RetentionClass.IDLE, pinned_blocks=0, expires_s=None
+        )
+
+    async def stats(self) -> Stats:
+        raise NotImplementedError("no test of the domain asks for figures")
+
+    async def snapshot(self) -> CacheSnapshot:
+        raise NotImplementedError("no test of the domain asks for figures")
+
+    def watch(self, after: int) -> AsyncIterator[CacheEvent]:
+        raise NotImplementedError(f"no test of the domain watches the cache, not even {after}")
+
+    async def aclose(self) -> None:
+        self._closed = True
+
+
+def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
+    pairs = zip(left, right, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+
+def with_template(stable: bool) -> ModelCard:
+    return msgspec.structs.replace(CARD, template=TemplateFinding(stable=stable, detail="told so"))
