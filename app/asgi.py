@@ -10,13 +10,12 @@ One process serves a data folder; a second one is refused.
 import asyncio
 import contextlib
 import fcntl
-import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import structlog
 import uvicorn
 from litestar import Litestar, Request, Router
 from litestar.di import Provide
@@ -35,9 +34,10 @@ from app.routes import socket as browser
 from app.routes.front import Front
 from app.routes.gate import Gate, guard
 from app.routes.openai import completions, responses
+from app.routes.openai import socket as dialect
 from app.routes.static import page_router
-from app.settings import Settings
-from engine.api import Engine
+from app.settings import SETTINGS, Settings
+from engine.api import Engine, ModelCard
 from engine.config import EngineConfig
 from engine.connect import open_engine
 
@@ -169,7 +169,12 @@ def _api(gate: Gate) -> Router:
 def _dialect(gate: Gate) -> Router:
     return Router(
         path="/",
-        route_handlers=[*responses.handlers, *completions.handlers],
+        route_handlers=[
+            *responses.handlers,
+            *dialect.handlers,
+            *completions.handlers,
+            *dialect.handlers,
+        ],
         guards=[guard(gate.by_key)],
         security=[{"key": []}],
     )
@@ -277,13 +282,12 @@ def _alone(settings: Settings) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _listening(settings: Settings) -> Iterator[socket.socket]:
-    """Take the port before anything that lasts."""
+    """Take the port before anything that lasts; uvicorn listens on it when all is there."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((settings.host, settings.port))
-            listener.listen()
         except OSError as error:
             raise AppError(
                 f"Cannot listen on {settings.host}:{settings.port} ({error.strerror}). Stop what "
@@ -292,29 +296,29 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def configure_logging() -> None:
-    """One JSON object a line on stderr, for our loggers and everybody's; never a prompt's text."""
-    shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-    )
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.JSONRenderer(),
-        ],
-    )
-    handler = logging.StreamHandler()
-    handler.setFormatter(formatter)
-    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+async def examine(settings: Settings, say: Callable[[str], None]) -> None:
+    """Say what would be served: settings, database, model. Raises what `serve` would raise."""
+    for setting in SETTINGS:
+        say(f"{setting.variable} = {setting.shown(getattr(settings, setting.field))}")
+    await check_revision(settings.database_url)
+    say("database: at the right revision")
+    async with contextlib.aclosing(
+        await open_engine(engine_config(settings), settings.engine, say)
+    ) as engine:
+        _tell_of_the_model(await engine.info(), say)
+    say(f"threads: {settings.threads or os.cpu_count()} of {os.cpu_count()} processors")
+    say(f"free memory: {_free_bytes() / 2**20:,.0f} MiB")
+
+
+def _tell_of_the_model(card: ModelCard, say: Callable[[str], None]) -> None:
+    pool_tokens = card.pool_blocks * card.block_tokens
+    pool_bytes = pool_tokens * card.kv_bytes_per_token
+    say(f"model: {card.name}, {card.dtype} on {card.device}, attention by {card.attention}")
+    say(f"context: {card.context_tokens:,} tokens")
+    say(f"cache: {pool_tokens:,} tokens in {pool_bytes / 2**20:,.0f} MiB")
+    stable = "prefix-stable" if card.template.stable else "not prefix-stable"
+    say(f"chat template: {stable}; {card.template.detail}")
+
+
+def _free_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

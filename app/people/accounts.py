@@ -71,9 +71,13 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
+def _spelled(email: str) -> str:
+    return unicodedata.normalize("NFKC", email).strip().casefold()
+
+
 def normal_email(email: str) -> str:
     """One spelling for each address. Raises `InvalidRequest` for what is none."""
-    email = unicodedata.normalize("NFKC", email).strip().casefold()
+    email = _spelled(email)
     if len(email) > _LONGEST_EMAIL or not re.fullmatch(r"[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+", email):
         raise InvalidRequest("This is not an e-mail address.", field="email")
     return email
@@ -111,12 +115,19 @@ class Accounts:
         async with self._db.read() as session:
             return _view(await _by_email(session, email))
 
+    async def list(self) -> list[AccountView]:
+        """All accounts, the oldest first."""
+        async with self._db.read() as session:
+            found = await session.scalars(select(User).order_by(User.created_at, User.id))
+            return [_view(user) for user in found]
+
     async def set_password(self, user_id: UserId, password: str) -> None:
-        """Also ends every login of the account, on every device."""
+        """Also ends every login of the account, on every device. Raises `NotFound`."""
         encoded = await self._passwords.hash(password)
         async with self._db.begin() as session:
             query = update(User).where(User.id == user_id).values(password_hash=encoded)
-            await session.execute(query)
+            if await session.scalar(query.returning(User.id)) is None:
+                raise NotFound("There is no such account.")
             await session.execute(delete(Login).where(Login.user_id == user_id))
         self.revocations.revoke(user_id)
 
@@ -138,7 +149,7 @@ class Accounts:
 
     async def login(self, email: str, password: str, *, user_agent: str, address: str) -> SignedIn:
         """Raises `Unauthenticated`, the same whoever it is, or `TooMany` with a time to wait."""
-        account = email.strip().casefold()[:_LONGEST_EMAIL]
+        account = _spelled(email)[:_LONGEST_EMAIL]
         pair = Claim(key=(account, address), free=5)
         wider = Claim(key=address, free=30), Claim(key=account, free=100)
         self._throttle.attempt(pair, *wider)

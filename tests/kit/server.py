@@ -1,0 +1,168 @@
+"""A real server for tests: `python -m app serve` as a process, on a free port, with fresh data.
+
+`start_server` returns when the server says that it is ready. The converted model is shared with all
+other runs through a link; everything else is new. A server is stopped like a service manager would,
+or killed like a power cut.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from tests.kit.engines import DATA_DIR
+
+ROOT = Path(__file__).parents[2]
+READY_S = 120.0
+STOP_S = 30.0
+ADMIN_EMAIL = "admin@example.org"
+ADMIN_PASSWORD = "correct horse battery"
+API_KEY = "sk-kw-test-0123456789abcdefghij"
+KV_MEMORY = "128MiB"
+
+
+class Server:
+    """A running server, the folder it lives in, and who may come in."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int, folder: Path) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+        self.ws_url = f"ws://127.0.0.1:{port}"
+        self.folder = folder
+        self.admin_email = ADMIN_EMAIL
+        self.admin_password = ADMIN_PASSWORD
+        self.api_key = API_KEY
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        """Everything that it wrote to stdout and stderr."""
+        return (self.folder / "server.log").read_text()
+
+    def wait_until_ready(self) -> Self:
+        """Raises `AssertionError` with the server's own words when it does not come up."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
+                    return self
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.1)
+        raise AssertionError(f"the server is not ready:\n{self.output}")
+
+    def stop(self) -> int:
+        """Ask it to stop and return its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_S)
+
+    def kill(self) -> None:
+        """As if the power went: no handler runs."""
+        self.process.kill()
+        self.process.wait(STOP_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def server_environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
+    """Our own environment without its settings, and those of one test server."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("KEEPWARM_")}
+    return inherited | {
+        "KEEPWARM_PORT": str(port),
+        "KEEPWARM_DATA_DIR": str(folder / "data"),
+        "KEEPWARM_ADMIN_EMAIL": ADMIN_EMAIL,
+        "KEEPWARM_ADMIN_PASSWORD": ADMIN_PASSWORD,
+        "KEEPWARM_API_KEY": API_KEY,
+        "KEEPWARM_KV_MEMORY": KV_MEMORY,
+        **settings,
+    }
+
+
+def new_folder() -> Path:
+    """A folder for one server; the models in it are the shared ones."""
+    folder = Path(tempfile.mkdtemp(prefix="keepwarm-test-"))
+    (DATA_DIR / "models").mkdir(parents=True, exist_ok=True)
+    (folder / "data").mkdir()
+    (folder / "data" / "models").symlink_to(DATA_DIR / "models")
+    return folder
+
+
+def run_command(folder: Path, *words: str, port: int = 8000, **settings: str) -> str:
+    """One `keepwarm` command on a server's folder; its output, and its errors when it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "app", *words],
+        cwd=ROOT,
+        env=server_environment(folder, port, **settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def start_server(folder: Path | None = None, port: int | None = None, **settings: str) -> Server:
+    """Migrate and serve; with the folder of an earlier server, on its data.
+
+    `settings` are environment variables beside or instead of the usual ones, such as
+    `KEEPWARM_THREADS="1"`. Use it as a context manager, so that it ends with the test.
+    """
+    folder = folder or new_folder()
+    port = port or free_port()
+    run_command(folder, "migrate", port=port, **settings)
+    with (folder / "server.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app", "serve"],
+            cwd=ROOT,
+            env=server_environment(folder, port, **settings),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    server = Server(process, port, folder)
+    try:
+        return server.wait_until_ready()
+    except BaseException:
+        server.kill()
+        raise
+
+
+@contextlib.contextmanager
+def signed_in(server: Server) -> Iterator[httpx.Client]:
+    """The admin's browser: its cookies, and the CSRF header on every request."""
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        client.get("/api/account")
+        client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
+        credentials = {"email": server.admin_email, "password": server.admin_password}
+        client.post("/api/login", json=credentials).raise_for_status()
+        client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
+        yield client
