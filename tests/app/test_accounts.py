@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import pytest
 from argon2 import PasswordHasher
@@ -76,6 +77,26 @@ async def test_a_refusal_does_not_tell_what_was_wrong(
 
     with pytest.raises(Unauthenticated, match="address or the password is wrong"):
         await accounts.login(email, password, **WHERE)
+
+
+async def test_an_unknown_user_costs_as_much_as_a_wrong_password(db: Database):
+    class Counting(PasswordHasher):
+        verified = 0
+
+        def verify(self, hash: str | bytes, password: str | bytes) -> Literal[True]:  # noqa: A002
+            self.verified += 1
+            assert not self.check_needs_rehash(str(hash))
+            return super().verify(hash, password)
+
+    hasher = Counting(time_cost=1, memory_cost=64, parallelism=1)
+    accounts = Accounts(db, passwords=Passwords(hasher))
+    await make_ada(accounts)
+
+    for email in ("ada@example.org", "nobody@example.org", "no address"):
+        with pytest.raises(Unauthenticated):
+            await accounts.login(email, "another password", **WHERE)
+
+    assert hasher.verified == 3
 
 
 async def test_nobody_signs_in_to_an_account_without_a_password(db: Database, accounts: Accounts):
@@ -212,8 +233,9 @@ async def test_guessing_has_to_wait_longer_each_time(accounts: Accounts, clock: 
 async def test_a_volley_of_guesses_sent_at_once_gains_nothing(accounts: Accounts):
     await make_ada(accounts)
 
+    spellings = ("ada@example.org", " Ada@Example.org", "\uff41da@example.org")  # full width a
     results = await asyncio.gather(
-        *(accounts.login("ada@example.org", f"guess {i}", **WHERE) for i in range(40)),
+        *(accounts.login(spellings[i % 3], f"guess {i}", **WHERE) for i in range(40)),
         return_exceptions=True,
     )
 
@@ -268,8 +290,11 @@ async def test_one_address_in_two_spellings_is_one_account(accounts: Accounts):
         await accounts.create_user("ADA@EXAMPLE.ORG", "Another", "a long password")
 
     assert (await accounts.find("Ada@example.org")).name == "Ada"
+    assert [account.email for account in await accounts.list()] == ["ada@example.org"]
     with pytest.raises(NotFound):
         await accounts.find("nobody@example.org")
+    with pytest.raises(NotFound):
+        await accounts.set_password(UserId("user_of_nobody"), "a long password")
 
 
 async def test_the_link_makes_one_admin_and_is_spent(accounts: Accounts):
