@@ -1,0 +1,229 @@
+"""From a branch to a prompt: exact ids, zones, history, and how little is rendered."""
+
+import msgspec
+import pytest
+
+from app.chat.library import DEFAULT_PERSONA
+from app.db.base import Database
+from app.ids import ConversationId
+from app.people.accounts import Principal
+from engine.api import OPERATOR_SCOPE, CacheSource, Message, ModelCard, Role, Scope, Seam, Zone
+from tests.kit.domain import Domain, new_person, open_domain
+from tests.kit.echo import CARD, EchoEngine, with_template
+
+
+async def a_conversation(domain: Domain, who: Principal) -> ConversationId:
+    return (await domain.conversations.create(who.user_id)).id
+
+
+async def test_only_the_new_message_is_rendered(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation_id = await a_conversation(domain, ann)
+        for text in ("one", "two", "three"):
+            await domain.say(ann, conversation_id, text)
+
+    head, *turns = engine.rendered
+    assert head.messages == DEFAULT_PERSONA.messages
+    assert [[message.text for message in turn.messages] for turn in turns] == [
+        ["one"],
+        ["two"],
+        ["three"],
+    ]
+    assert [turn.seam for turn in turns] == [Seam.CLOSED, Seam.STOPPED, Seam.STOPPED]
+
+
+async def test_a_personas_head_is_rendered_once_for_all(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        for _ in range(3):
+            who = await new_person(db)
+            await domain.say(who, await a_conversation(domain, who), "hello")
+
+    assert [request.seam for request in engine.rendered].count(Seam.START) == 1
+    heads = {job.token_ids[: job.zones[1].end] for job in engine.jobs}
+    assert len(heads) == 1
+
+
+async def test_a_persona_lies_in_the_operator_zone_and_the_rest_in_the_users(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        await domain.say(ann, await a_conversation(domain, ann), "hello")
+
+    (job,) = engine.jobs
+    head = len(DEFAULT_PERSONA.instructions) + 3
+    assert job.zones == (
+        Zone(scope=OPERATOR_SCOPE, source=CacheSource.TEMPLATE, end=1),
+        Zone(scope=OPERATOR_SCOPE, source=CacheSource.PERSONA, end=head),
+        Zone(
+            scope=Scope(f"user:{ann.user_id}"),
+            source=CacheSource.SESSION,
+            end=len(job.token_ids),
+        ),
+    )
+
+
+async def test_instructions_lie_in_the_users_zone_and_are_not_inherited(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        first = await domain.respond(ann, "hello", instructions="Be brief.")
+        await domain.ended(ann, first)
+        await domain.ended(ann, await domain.respond(ann, "again", first))
+
+    told, bare = engine.jobs
+    own = Scope(f"user:{ann.user_id}")
+    assert [(zone.scope, zone.end) for zone in told.zones] == [
+        (OPERATOR_SCOPE, 1),
+        (own, len(told.token_ids)),
+    ]
+    instructions = len("Be brief.") + 2
+    assert bare.token_ids[: len(told.token_ids) - instructions] == (
+        told.token_ids[:1] + told.token_ids[1 + instructions :]
+    )
+    assert bare.history is not None
+    assert bare.history.head_end == 1 + instructions
+
+
+async def test_several_messages_become_a_chain_with_a_slice_each(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        messages = (
+            Message(role=Role.SYSTEM, text="rules"),
+            Message(role=Role.USER, text="q"),
+            Message(role=Role.ASSISTANT, text="a"),
+            Message(role=Role.USER, text="next"),
+        )
+        response = await domain.respond(ann, "", messages=messages)
+        await domain.ended(ann, response)
+        nodes = await domain.nodes(response.message_id)
+
+    (job,) = engine.jobs
+    assert [node.text for node in nodes[:-1]] == ["rules", "q", "a", "next"]
+    assert nodes[0].head_token_ids is None
+    head = nodes[3].head_token_ids
+    assert head is not None
+    assert head + sum((node.token_ids for node in nodes[:-1]), ()) == job.token_ids
+    assert [node.seam for node in nodes] == [
+        Seam.CLOSED,
+        Seam.CLOSED,
+        Seam.CLOSED,
+        Seam.CUT,
+        Seam.STOPPED,
+    ]
+
+
+async def test_a_warm_up_is_followed_from_a_closed_seam(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        warm = await domain.respond(ann, "context", generate=False)
+        await domain.ended(ann, warm)
+        await domain.ended(ann, await domain.respond(ann, "question", warm))
+
+    first, second = engine.jobs
+    assert first.limits.max_output_tokens == 0
+    assert engine.rendered[0].opens_reply is False
+    assert engine.rendered[1].seam is Seam.CLOSED
+    assert second.token_ids[: len(first.token_ids)] == first.token_ids
+    assert second.history is not None
+    assert second.history.token_ids == first.token_ids
+
+
+async def test_the_history_is_what_the_turn_before_sent_and_got(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation_id = await a_conversation(domain, ann)
+        first = await domain.say(ann, conversation_id, "one")
+        await domain.say(ann, conversation_id, "two")
+        reply = (await domain.nodes(first.response.message_id))[-1]
+
+    before, after = engine.jobs
+    assert before.history is None
+    assert after.history is not None
+    assert after.history.token_ids == before.token_ids + reply.token_ids
+    assert after.history.boot_id == CARD.boot_id
+    assert after.history.head_end == before.zones[1].end
+    assert not after.history.forked
+
+
+async def test_a_turn_that_leaves_the_leaf_says_so(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        root = await domain.respond(ann, "root")
+        await domain.ended(ann, root)
+        for text in ("left", "right"):
+            await domain.ended(ann, await domain.respond(ann, text, root))
+
+    assert [job.history and job.history.forked for job in engine.jobs] == [None, False, True]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        msgspec.structs.replace(CARD, model_fingerprint="other"),
+        msgspec.structs.replace(CARD, template_fingerprint="other"),
+    ],
+    ids=["model", "template"],
+)
+async def test_03_a_changed_model_or_template_renders_the_path_once(
+    db: Database, changed: ModelCard
+):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation_id = await a_conversation(domain, ann)
+        first = await domain.say(ann, conversation_id, "one")
+        engine.card = changed
+        engine.rendered.clear()
+        second = await domain.say(ann, conversation_id, "two")
+        await domain.say(ann, conversation_id, "three")
+        nodes = await domain.nodes(second.response.message_id)
+
+    whole, only_new = engine.rendered
+    texts = [message.text for message in whole.messages]
+    assert whole.seam is Seam.START
+    assert texts == [DEFAULT_PERSONA.instructions, "one", first.text, "two"]
+    assert [message.text for message in only_new.messages] == ["three"]
+    old, job, later = engine.jobs
+    assert job.history is not None
+    assert job.history.token_ids[: len(old.token_ids)] == old.token_ids
+    assert (job.history.model_fingerprint, job.history.template_fingerprint) == (
+        CARD.model_fingerprint,
+        CARD.template_fingerprint,
+    )
+    assert later.token_ids[: len(job.token_ids)] == job.token_ids
+    assert {node.model_fingerprint for node in nodes} == {changed.model_fingerprint}
+    assert [node.text for node in nodes] == ["one", first.text, "two", second.text]
+
+
+async def test_a_template_that_is_not_stable_is_rendered_whole_each_time(db: Database):
+    engine = EchoEngine(with_template(stable=False))
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation_id = await a_conversation(domain, ann)
+        for text in ("one", "two", "three"):
+            await domain.say(ann, conversation_id, text)
+
+    assert [len(request.messages) for request in engine.rendered] == [2, 4, 6]
+    assert {request.seam for request in engine.rendered} == {Seam.START}
+    assert all(job.zones[1].source is CacheSource.PERSONA for job in engine.jobs)
+
+
+async def test_a_head_that_was_sent_before_is_sent_again_as_it_was(db: Database):
+    """A template may write the date into its opening: what was sent yesterday stays."""
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation_id = await a_conversation(domain, ann)
+        await domain.say(ann, conversation_id, "one")
+    async with open_domain(db, engine) as restarted:
+        engine.rendered.clear()
+        await restarted.say(ann, conversation_id, "two")
+
+    assert [request.seam for request in engine.rendered] == [Seam.STOPPED]
