@@ -1,0 +1,265 @@
+// Generated from app/events.py by `npm run generate`; never edited by hand.
+
+export interface CachedBySource {
+  template: number;
+  persona: number;
+  document: number;
+  session: number;
+}
+
+export interface CancelAccepted {
+  type: "response.cancel.accepted";
+  request_id: string;
+  response_id: string;
+  step: number | null;
+}
+
+export interface ConversationChanged {
+  type: "conversation.changed";
+  conversation: ConversationView;
+}
+
+export interface ConversationDeleted {
+  type: "conversation.deleted";
+  conversation_id: string;
+}
+
+export interface ConversationView {
+  id: string;
+  title: string;
+  persona_id: string | null;
+  leaf_id: string | null;
+  created_at: number;
+  updated_at: number;
+}
+
+export interface Cursor {
+  response_id: string;
+  after: number;
+  epoch: string;
+}
+
+export interface ErrorFrame {
+  type: "error";
+  request_id: string | null;
+  error: Problem;
+}
+
+export interface Event {
+  type: "event";
+  conversation_id: string;
+  response_id: string;
+  epoch: string;
+  event: ResponseCreated | ResponseInProgress | ItemAdded | PartAdded | TextDelta | TextDone | PartDone | ItemDone | ResponseEnded;
+}
+
+export interface Hello {
+  type: "hello";
+  protocol: number;
+}
+
+export interface ItemAdded {
+  type: "response.output_item.added";
+  sequence_number: number;
+  item_id: string;
+}
+
+export interface ItemDone {
+  type: "response.output_item.done";
+  sequence_number: number;
+  item_id: string;
+  text: string;
+}
+
+export interface MessageAdded {
+  type: "message.added";
+  message: MessageView;
+}
+
+export interface MessageView {
+  id: string;
+  conversation_id: string;
+  parent_id: string | null;
+  role: string;
+  text: string;
+  created_at: number;
+  client_message_id: string | null;
+  response: ResponseView | null;
+}
+
+export type MissReason = "below_granularity" | "engine_restart" | "evicted_idle" | "evicted_pressure" | "evicted_quota" | "first_turn" | "input_changed" | "instructions_changed" | "model_changed" | "new_branch" | "template_changed";
+
+export interface PartAdded {
+  type: "response.content_part.added";
+  sequence_number: number;
+  item_id: string;
+}
+
+export interface PartDone {
+  type: "response.content_part.done";
+  sequence_number: number;
+  item_id: string;
+  text: string;
+}
+
+export interface Problem {
+  code: string;
+  message: string;
+  field: string | null;
+  retry_after_s: number | null;
+}
+
+export interface Receipt {
+  prompt_tokens: number;
+  cached_tokens: number;
+  computed_tokens: number;
+  output_tokens: number;
+  cached_by_source: CachedBySource;
+  miss_reason: MissReason | null;
+  differs_at: number | null;
+  queue_s: number;
+  prefill_s: number;
+  first_token_s: number | null;
+  total_s: number;
+  model_fingerprint: string;
+  template_fingerprint: string;
+  boot_id: string;
+}
+
+export interface ResponseCancel {
+  type: "response.cancel";
+  request_id: string;
+  response_id: string;
+}
+
+export interface ResponseCreated {
+  type: "response.created";
+  sequence_number: number;
+  response: ResponseView;
+}
+
+export interface ResponseEnded {
+  type: "response.ended";
+  sequence_number: number;
+  response: ResponseView;
+  text: string;
+}
+
+export interface ResponseInProgress {
+  type: "response.in_progress";
+  sequence_number: number;
+  response: ResponseView;
+}
+
+export type ResponseStatus = "cancelled" | "completed" | "failed" | "in_progress" | "incomplete" | "queued";
+
+export interface ResponseView {
+  id: string;
+  conversation_id: string | null;
+  message_id: string;
+  parent_id: string | null;
+  status: ResponseStatus;
+  model: string;
+  created_at: number;
+  completed_at: number | null;
+  incomplete_reason: string | null;
+  error: Problem | null;
+  usage: Usage | null;
+  receipt: Receipt | null;
+}
+
+export interface Snapshot {
+  type: "snapshot";
+  response: ResponseView;
+  epoch: string;
+  text: string;
+  sequence_number: number;
+}
+
+export interface Subscribe {
+  type: "subscribe";
+  request_id: string;
+  conversation_id: string;
+  cursors?: readonly (Cursor)[];
+}
+
+export interface Subscribed {
+  type: "subscribed";
+  request_id: string;
+  conversation_id: string;
+  leaf_id: string | null;
+}
+
+export interface TextDelta {
+  type: "response.output_text.delta";
+  sequence_number: number;
+  item_id: string;
+  delta: string;
+  logprobs: readonly (TokenLogprobs)[];
+}
+
+export interface TextDone {
+  type: "response.output_text.done";
+  sequence_number: number;
+  item_id: string;
+  text: string;
+  logprobs: readonly (TokenLogprobs)[];
+}
+
+export interface TokenLogprob {
+  token_id: number;
+  token: string;
+  logprob: number;
+}
+
+export interface TokenLogprobs {
+  chosen: TokenLogprob;
+  top: readonly (TokenLogprob)[];
+}
+
+export interface TurnAccepted {
+  type: "turn.accepted";
+  request_id: string;
+  message: MessageView;
+  response: ResponseView;
+}
+
+export interface TurnCreate {
+  type: "turn.create";
+  request_id: string;
+  conversation_id: string;
+  client_message_id: string;
+  parent_id: string | null;
+  text: string;
+}
+
+export interface Unsubscribe {
+  type: "unsubscribe";
+  request_id: string;
+  conversation_id: string;
+}
+
+export interface Unsubscribed {
+  type: "unsubscribed";
+  request_id: string;
+  conversation_id: string;
+}
+
+export interface Usage {
+  input_tokens: number;
+  cached_tokens: number;
+  output_tokens: number;
+}
+
+export interface Welcome {
+  type: "welcome";
+  protocol: number;
+  epoch: string;
+  user_id: string;
+}
+
+export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | ResponseCancel;
+
+export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | MessageAdded | Event | Snapshot | ConversationChanged | ConversationDeleted | ErrorFrame;
+
+export const PROTOCOL = 1;

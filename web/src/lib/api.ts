@@ -1,0 +1,121 @@
+// HTTP: typed fetch with the CSRF token, and the page's one error type.
+
+import type {
+  CancelAccepted,
+  ConversationView,
+  MessageView,
+  Problem,
+  ResponseView,
+} from "../generated/events";
+
+export interface Account {
+  readonly id: string;
+  readonly email: string;
+  readonly name: string;
+  readonly role: string;
+}
+
+export interface ServerStatus {
+  readonly model: string;
+  readonly context_tokens: number;
+}
+
+interface Page {
+  readonly items: readonly ConversationView[];
+  readonly next_cursor: string | null;
+}
+
+/** Whatever went wrong, by HTTP or on the socket. `status` 0: the server was not reached. */
+export class ApiError extends Error {
+  constructor(
+    readonly code: string,
+    message: string,
+    readonly status = 0,
+    readonly field: string | null = null,
+    readonly retryAfterS: number | null = null,
+  ) {
+    super(message);
+  }
+
+  static of(problem: Problem): ApiError {
+    const { code, message, field, retry_after_s } = problem;
+    return new ApiError(code, message, 400, field, retry_after_s);
+  }
+}
+
+export const api = {
+  account: () => call<Account>("GET", "/api/account"),
+  login: (email: string, password: string) =>
+    call<Account>("POST", "/api/login", { email, password }),
+  logout: () => call<null>("POST", "/api/logout"),
+  setup: (token: string, email: string, name: string, password: string) =>
+    call<Account>("POST", "/api/setup", { token, email, name, password }),
+  status: () => call<ServerStatus>("GET", "/api/status"),
+
+  conversations: (cursor: string | null) =>
+    call<Page>(
+      "GET",
+      `/api/conversations?limit=50${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`,
+    ),
+  create: () => call<ConversationView>("POST", "/api/conversations", {}),
+  conversation: (id: string) =>
+    call<{ conversation: ConversationView; messages: readonly MessageView[] }>(
+      "GET",
+      `/api/conversations/${encodeURIComponent(id)}`,
+    ),
+  rename: (id: string, title: string) =>
+    call<ConversationView>("PATCH", `/api/conversations/${encodeURIComponent(id)}`, { title }),
+  remove: (id: string) => call<null>("DELETE", `/api/conversations/${encodeURIComponent(id)}`),
+
+  turn: (id: string, client_message_id: string, parent_id: string | null, text: string) =>
+    call<{ message: MessageView; response: ResponseView }>(
+      "POST",
+      `/api/conversations/${encodeURIComponent(id)}/turns`,
+      { client_message_id, parent_id, text },
+    ),
+  cancel: (responseId: string) =>
+    call<Pick<CancelAccepted, "step">>(
+      "POST",
+      `/api/responses/${encodeURIComponent(responseId)}/cancel`,
+    ),
+};
+
+async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
+  const response = await fetched(path, {
+    method,
+    headers: {
+      accept: "application/json",
+      "x-csrf-token": csrfToken(document.cookie),
+      ...(body === undefined ? {} : { "content-type": "application/json" }),
+    },
+    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+  });
+  const text = await response.text();
+  return (text ? JSON.parse(text) : null) as T;
+}
+
+/** Like `fetch`, but whatever is not a success is an `ApiError`. */
+export async function fetched(path: string, init: RequestInit): Promise<Response> {
+  const response = await fetch(path, { credentials: "same-origin", ...init }).catch(() => {
+    throw new ApiError("unreached", "Keepwarm cannot be reached right now.");
+  });
+  if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+async function refusal(response: Response): Promise<ApiError> {
+  const retryAfter = Number(response.headers.get("retry-after"));
+  const details = (await response.json().catch(() => ({}))) as Partial<Record<string, string>>;
+  return new ApiError(
+    details["code"] ?? "server_error",
+    details["detail"] ?? `The server answered ${response.status}.`,
+    response.status,
+    details["field"] ?? null,
+    retryAfter || null,
+  );
+}
+
+export function csrfToken(cookies: string): string {
+  const pair = cookies.split("; ").find((part) => part.startsWith("kw_csrf="));
+  return pair ? pair.slice("kw_csrf=".length) : "";
+}

@@ -1,0 +1,194 @@
+// The conversation on the screen: the rune store around `reduce`. Sends, stops, loads, resumes.
+
+import type { MessageView, OutwardFrame, ResponseView } from "../generated/events";
+import { ApiError, api } from "./api";
+import type { Drafts } from "./drafts";
+import type { Link } from "./link";
+import { cursors, EMPTY, leafOf, live, reduce, type Loaded, type State, textOf } from "./reduce";
+import { path } from "./tree";
+
+/** A message on its way: shown at once, until the server says it is stored. */
+export interface Sending {
+  readonly clientMessageId: string;
+  readonly text: string;
+}
+
+export type Phase = "new" | "loading" | "ready" | "missing";
+
+export class Conversation {
+  state = $state.raw<State>(EMPTY);
+  id = $state<string | null>(null);
+  phase = $state<Phase>("new");
+  sending = $state.raw<Sending | null>(null);
+  /** The last attempt to send or load failed; in words, until the next attempt. */
+  trouble = $state.raw<ApiError | null>(null);
+
+  readonly messages: readonly MessageView[] = $derived(
+    path(this.state.messages, leafOf(this.state)),
+  );
+  readonly answering: ResponseView | null = $derived(live(this.state).at(-1) ?? null);
+  readonly isBusy: boolean = $derived(this.sending !== null || this.answering !== null);
+  /** The sent message, as long as it is not among the stored ones. */
+  readonly pending: Sending | null = $derived(
+    this.messages.some(
+      ({ client_message_id: id }) => id !== null && id === this.sending?.clientMessageId,
+    )
+      ? null
+      : this.sending,
+  );
+
+  #link: Link | null = null;
+  #frames: (OutwardFrame | Loaded)[] = [];
+  #scheduled = false;
+  #resuming = false;
+
+  constructor(private readonly drafts: Drafts) {}
+
+  attach(link: Link): void {
+    this.#link = link;
+  }
+
+  /** Show another conversation; null: one that is not made yet. */
+  async open(id: string | null): Promise<void> {
+    if (id === this.id && this.phase !== "missing") return;
+    this.#show(id, id === null ? "new" : "loading");
+    await this.#link?.watch(id === null ? null : this.#watch(id));
+    if (id !== null) await this.#load(id);
+  }
+
+  textOf(message: MessageView): string {
+    return textOf(this.state, message);
+  }
+
+  // ---------------------------------------------------------------- what the user does
+
+  /** Store `text` as the next message, making the conversation first where there is none. */
+  async send(text: string): Promise<void> {
+    const clientMessageId = this.drafts.clientMessageId(this.id, text);
+    this.sending = { clientMessageId, text };
+    this.trouble = null;
+    const from = this.id;
+    try {
+      const id = this.id ?? (await this.#make());
+      await this.#link?.insist({
+        type: "turn.create",
+        conversation_id: id,
+        client_message_id: clientMessageId,
+        parent_id: leafOf(this.state),
+        text,
+      });
+      this.drafts.sent(from, text);
+    } catch (error) {
+      await this.#unsent(error, text, from);
+    } finally {
+      this.#flush();
+      this.sending = null;
+    }
+  }
+
+  async stop(): Promise<void> {
+    const response = this.answering;
+    if (!response) return;
+    const question = { type: "response.cancel", response_id: response.id } as const;
+    await this.#link?.ask(question).catch((error: unknown) => this.#troubled(error));
+  }
+
+  async #make(): Promise<string> {
+    const conversation = await api.create();
+    this.#show(conversation.id, "ready");
+    this.state = { ...EMPTY, conversation };
+    await this.#link?.watch(this.#watch(conversation.id));
+    return conversation.id;
+  }
+
+  // The draft was kept; of a conversation that was just made, it moves there.
+  async #unsent(error: unknown, text: string, from: string | null): Promise<void> {
+    if (from !== this.id) {
+      this.drafts.sent(from, text);
+      this.drafts.write(this.id, text);
+    }
+    this.#troubled(error);
+    if (this.trouble?.code === "parent_moved" && this.id !== null) await this.#load(this.id);
+  }
+
+  // ---------------------------------------------------------------- what the server says
+
+  hear(frame: OutwardFrame | Loaded): void {
+    if (conversationOf(frame) !== this.id || this.id === null) return;
+    this.#frames.push(frame);
+    if (this.#scheduled) return;
+    this.#scheduled = true;
+    // One new state for each picture; a hidden page draws none, so there a timer stands in.
+    if (document.hidden) setTimeout(() => this.#flush(), 100);
+    else requestAnimationFrame(() => this.#flush());
+  }
+
+  #flush(): void {
+    this.#scheduled = false;
+    const frames = this.#frames;
+    this.#frames = [];
+    if (frames.length > 0) this.state = frames.reduce(reduce, this.state);
+    if (this.state.gaps.length > 0) void this.#resume();
+  }
+
+  async #resume(): Promise<void> {
+    if (this.#resuming || this.id === null) return;
+    this.#resuming = true;
+    await this.#link?.watch(this.#watch(this.id));
+    this.#resuming = false;
+  }
+
+  async #load(id: string): Promise<void> {
+    try {
+      const { conversation, messages } = await api.conversation(id);
+      if (id !== this.id) return;
+      this.hear({ type: "loaded", conversation, messages });
+      this.#flush();
+      const unread = live(this.state).some((response) => !this.state.readings[response.id]);
+      this.phase = "ready";
+      if (unread) await this.#resume();
+    } catch (error) {
+      if (id !== this.id) return;
+      if (error instanceof ApiError && error.status === 404) this.phase = "missing";
+      else this.#troubled(error);
+    }
+  }
+
+  #watch(id: string) {
+    return {
+      conversationId: id,
+      cursors: () => cursors(this.state),
+      returned: () => void this.#load(id),
+    };
+  }
+
+  #show(id: string | null, phase: Phase): void {
+    this.id = id;
+    this.phase = phase;
+    this.state = EMPTY;
+    this.trouble = null;
+    this.#frames = [];
+  }
+
+  #troubled(error: unknown): void {
+    if (!(error instanceof ApiError)) throw error;
+    this.trouble = error;
+  }
+}
+
+function conversationOf(frame: OutwardFrame | Loaded): string | null {
+  switch (frame.type) {
+    case "loaded":
+    case "conversation.changed":
+      return frame.conversation.id;
+    case "turn.accepted":
+    case "message.added":
+      return frame.message.conversation_id;
+    case "snapshot":
+      return frame.response.conversation_id;
+    case "event":
+      return frame.conversation_id;
+    default:
+      return null;
+  }
+}

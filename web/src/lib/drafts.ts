@@ -1,0 +1,78 @@
+// Unsent text, kept per user and conversation in this browser until the server has it.
+//
+// The client's message id is fixed with the first attempt to send and lives as long as the text is
+// unchanged: sent again after a reload or a lost answer, it is still the same message (once).
+
+const PREFIX = "keepwarm.draft.";
+
+interface Draft {
+  readonly text: string;
+  readonly clientMessageId?: string;
+}
+
+export class Drafts {
+  constructor(
+    private readonly userId: string,
+    private readonly storage: Storage,
+  ) {}
+
+  text(conversationId: string | null): string {
+    return this.#read(conversationId).text;
+  }
+
+  write(conversationId: string | null, text: string): void {
+    if (text === this.text(conversationId)) return;
+    if (text) this.#store(conversationId, { text });
+    else this.clear(conversationId);
+  }
+
+  /** The id under which `text` is sent, now and at every further attempt. */
+  clientMessageId(conversationId: string | null, text: string): string {
+    const draft = this.#read(conversationId);
+    if (draft.text === text && draft.clientMessageId) return draft.clientMessageId;
+    const clientMessageId = randomId();
+    this.#store(conversationId, { text, clientMessageId });
+    return clientMessageId;
+  }
+
+  /** The server has `text`; what was typed since then stays. */
+  sent(conversationId: string | null, text: string): void {
+    if (this.text(conversationId) === text) this.clear(conversationId);
+  }
+
+  clear(conversationId: string | null): void {
+    this.storage.removeItem(this.#key(conversationId));
+  }
+
+  /** On leaving: nothing of this user stays in the browser. */
+  clearAll(): void {
+    const mine = `${PREFIX}${this.userId}.`;
+    for (const key of Object.keys(this.storage)) {
+      if (key.startsWith(mine)) this.storage.removeItem(key);
+    }
+  }
+
+  #key(conversationId: string | null): string {
+    return `${PREFIX}${this.userId}.${conversationId ?? "new"}`;
+  }
+
+  #read(conversationId: string | null): Draft {
+    const stored = this.storage.getItem(this.#key(conversationId));
+    return stored ? (JSON.parse(stored) as Draft) : { text: "" };
+  }
+
+  // A full or forbidden storage costs the draft's safety, never the typing.
+  #store(conversationId: string | null, draft: Draft): void {
+    try {
+      this.storage.setItem(this.#key(conversationId), JSON.stringify(draft));
+    } catch (error) {
+      console.warn("The draft cannot be kept in this browser.", error);
+    }
+  }
+}
+
+/** 128 random bits; `crypto.randomUUID` is missing on plain http in a home network. */
+export function randomId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

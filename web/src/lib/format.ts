@@ -1,0 +1,97 @@
+// Words and figures for people. Pure; `now` is an argument.
+
+import type { CachedBySource, ConversationView, MissReason, Receipt } from "../generated/events";
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+export const count = (value: number): string => WHOLE.format(value);
+
+/** "48 ms", "1.3 s", "2 min 5 s". */
+export function duration(seconds: number): string {
+  const ms = seconds * 1000;
+  if (ms < 0.95) return "under 1 ms";
+  if (ms < 999.5) return `${WHOLE.format(ms)} ms`;
+  if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+}
+
+/** "37 new, 412 from cache, first token 48 ms". */
+export function receiptLine(receipt: Receipt): string {
+  const parts = [
+    `${count(receipt.computed_tokens)} new`,
+    `${count(receipt.cached_tokens)} from cache`,
+  ];
+  if (receipt.first_token_s !== null) parts.push(`first token ${duration(receipt.first_token_s)}`);
+  return parts.join(", ");
+}
+
+/** Share of the prompt that was warm, 0 to 1. */
+export function warmth(receipt: Receipt): number {
+  return receipt.prompt_tokens ? receipt.cached_tokens / receipt.prompt_tokens : 0;
+}
+
+/** Output tokens a second after the first; null where there is too little to tell. */
+export function speed(receipt: Receipt): number | null {
+  if (receipt.first_token_s === null || receipt.output_tokens < 2) return null;
+  const seconds = receipt.total_s - receipt.first_token_s;
+  return seconds > 0 ? (receipt.output_tokens - 1) / seconds : null;
+}
+
+const SOURCES: readonly (readonly [keyof CachedBySource, string])[] = [
+  ["session", "this conversation"],
+  ["document", "a document"],
+  ["persona", "the persona, shared"],
+  ["template", "the model's own opening, shared"],
+];
+
+/** Cached tokens by whose they are, nothing for what is zero. */
+export function sources(
+  cached: CachedBySource,
+): { readonly name: string; readonly tokens: number }[] {
+  return SOURCES.map(([key, name]) => ({ name, tokens: cached[key] })).filter(
+    ({ tokens }) => tokens > 0,
+  );
+}
+
+const MISSES: Readonly<Record<MissReason, string>> = {
+  first_turn: "This was the conversation’s first turn, so nothing of it was warm yet.",
+  new_branch: "This turn left the earlier branch, so what follows the fork was new.",
+  input_changed: "The history that was sent differs from the one that was warm.",
+  instructions_changed: "The instructions changed, so everything after them was computed anew.",
+  template_changed: "The chat template changed, so the history was computed anew once.",
+  model_changed: "The model changed, so the history was computed anew once.",
+  evicted_idle: "The conversation rested for long and made room for others.",
+  evicted_pressure: "Memory was needed for other conversations.",
+  evicted_quota: "The share of memory for one user was used up.",
+  engine_restart: "The engine was started anew and had forgotten this conversation.",
+  below_granularity: "What could be reused was smaller than the smallest unit kept.",
+};
+
+export const missWords = (reason: MissReason): string => MISSES[reason];
+
+export const titleOf = (conversation: ConversationView | null): string =>
+  conversation?.title.trim() || "New conversation";
+
+const DAY_S = 86_400;
+
+/** The list in order of the last change, cut into "Today", "Yesterday" and so on. */
+export function byDay(
+  conversations: readonly ConversationView[],
+  now: Date,
+): { readonly label: string; readonly items: ConversationView[] }[] {
+  const today = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime() / 1000;
+  const groups = new Map<string, ConversationView[]>();
+  for (const item of [...conversations].sort((a, b) => b.updated_at - a.updated_at)) {
+    const label = dayLabel(item.updated_at, today);
+    groups.set(label, [...(groups.get(label) ?? []), item]);
+  }
+  return [...groups].map(([label, items]) => ({ label, items }));
+}
+
+function dayLabel(at: number, today: number): string {
+  if (at >= today) return "Today";
+  if (at >= today - DAY_S) return "Yesterday";
+  if (at >= today - 7 * DAY_S) return "Past week";
+  return "Older";
+}

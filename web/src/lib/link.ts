@@ -1,0 +1,265 @@
+// The page's one line to the server: a socket that comes back by itself, or the stream where the
+// upgrade is refused. Knows frames and their answers, nothing of what they mean.
+//
+// connecting -> online -> offline -> connecting ...   after each welcome the watch is taken up anew
+//            -> online by the stream                  after two refused upgrades of a server that
+//                                                     answers; the socket is tried again each minute
+
+import {
+  PROTOCOL,
+  type Cursor,
+  type InwardFrame,
+  type OutwardFrame,
+  type ResponseCancel,
+  type Subscribe,
+  type TurnCreate,
+  type Unsubscribe,
+} from "../generated/events";
+import { ApiError, api } from "./api";
+import { randomId } from "./drafts";
+import { Stream } from "./stream";
+
+type Unnumbered<T> = Omit<T, "request_id">;
+export type Question =
+  | Unnumbered<Subscribe>
+  | Unnumbered<Unsubscribe>
+  | Unnumbered<TurnCreate>
+  | Unnumbered<ResponseCancel>;
+
+export type LinkStatus = "connecting" | "online" | "stream" | "offline" | "outdated";
+
+/** What is looked at now, and how far it was read; asked anew at every connection. */
+export interface Watch {
+  readonly conversationId: string;
+  cursors(): Cursor[];
+  /** Connected again: what happened meanwhile may have been missed. */
+  returned(): void;
+}
+
+export interface Listener {
+  hear(frame: OutwardFrame): void;
+  status(status: LinkStatus): void;
+  signedOut(): void;
+}
+
+interface Waiting {
+  resolve(frame: OutwardFrame): void;
+  reject(error: ApiError): void;
+}
+
+const SIGNED_OUT = 4401;
+const REFUSALS = 2;
+const TRY_AGAIN_MS = 60_000;
+const LOST = () => new ApiError("unreached", "The connection was lost.");
+
+/** Before attempt `n` (0, 1, 2 ...): doubling up to 30 s, and spread so that not all come at once. */
+export function backOffMs(attempt: number, random: number): number {
+  return Math.min(30_000, 500 * 2 ** attempt) * (0.5 + random / 2);
+}
+
+export class Link {
+  #socket: WebSocket | null = null;
+  #stream: Stream | null = null;
+  #watch: Watch | null = null;
+  #status: LinkStatus = "connecting";
+  #closed = false;
+  #attempt = 0;
+  #refused = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  readonly #waiting = new Map<string, Waiting>();
+  #waitingForUp: (() => void)[] = [];
+  readonly #listener: Listener;
+  readonly #url: string;
+
+  constructor(listener: Listener, url: string) {
+    this.#listener = listener;
+    this.#url = url;
+    addEventListener("online", this.#hurry);
+    document.addEventListener("visibilitychange", this.#hurry);
+    this.#connect();
+  }
+
+  close(): void {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    removeEventListener("online", this.#hurry);
+    document.removeEventListener("visibilitychange", this.#hurry);
+    this.#stream?.close();
+    this.#socket?.close();
+    this.#abandon();
+    this.#wake();
+  }
+
+  get isUp(): boolean {
+    return this.#status === "online" || this.#status === "stream";
+  }
+
+  /** Resolves with the answering frame. Rejects with `ApiError`; unreached ones may be repeated. */
+  ask(question: Question): Promise<OutwardFrame> {
+    if (this.#status === "online") return this.#send(question);
+    if (this.#stream) return this.#stream.ask(question);
+    return Promise.reject(LOST());
+  }
+
+  /** Like `ask`, but asks again after a lost connection: for what the server does only once. */
+  async insist(question: Question): Promise<OutwardFrame> {
+    for (;;) {
+      try {
+        return await this.ask(question);
+      } catch (error) {
+        if (!(error instanceof ApiError) || error.status !== 0 || this.#closed) throw error;
+        await this.#up();
+      }
+    }
+  }
+
+  #up(): Promise<void> {
+    return this.isUp ? pause(1000) : new Promise((resolve) => this.#waitingForUp.push(resolve));
+  }
+
+  /** Watch this and nothing else; called again, resume at the cursors. */
+  async watch(watch: Watch | null): Promise<void> {
+    const before = this.#watch;
+    this.#watch = watch;
+    if (before && before.conversationId !== watch?.conversationId) {
+      await this.ask({ type: "unsubscribe", conversation_id: before.conversationId }).catch(ignore);
+    }
+    if (watch && watch === this.#watch) await this.#subscribe(watch);
+  }
+
+  async #subscribe(watch: Watch): Promise<void> {
+    const { conversationId: conversation_id } = watch;
+    const cursors = watch.cursors();
+    await this.ask({ type: "subscribe", conversation_id, cursors }).catch(ignore);
+  }
+
+  // ---------------------------------------------------------------- the socket's life
+
+  #connect(): void {
+    clearTimeout(this.#timer);
+    if (this.#closed || this.#socket) return;
+    const socket = new WebSocket(this.#url);
+    let welcomed = false;
+    this.#socket = socket;
+    socket.onopen = () => socket.send(JSON.stringify({ type: "hello", protocol: PROTOCOL }));
+    socket.onmessage = ({ data }) => {
+      const frame = JSON.parse(String(data)) as OutwardFrame;
+      if (frame.type === "welcome") {
+        welcomed = true;
+        this.#welcomed();
+      } else this.#heard(frame);
+    };
+    socket.onclose = ({ code }) => {
+      this.#socket = null;
+      this.#abandon();
+      if (!this.#closed) void this.#ended(code, welcomed);
+    };
+  }
+
+  #welcomed(): void {
+    this.#attempt = 0;
+    this.#refused = 0;
+    this.#stream?.close();
+    this.#stream = null;
+    this.#become("online");
+    this.#resume();
+  }
+
+  #resume(): void {
+    if (!this.#watch) return;
+    void this.#subscribe(this.#watch);
+    this.#watch.returned();
+  }
+
+  async #ended(code: number, welcomed: boolean): Promise<void> {
+    if (code === SIGNED_OUT) return this.#listener.signedOut();
+    if (this.#status === "outdated") return;
+    if (welcomed) this.#become("offline");
+    else await this.#probe();
+    const wait = this.#stream ? TRY_AGAIN_MS : backOffMs(this.#attempt, Math.random());
+    this.#attempt += 1;
+    this.#timer = setTimeout(() => this.#connect(), wait);
+  }
+
+  // A browser does not tell why an upgrade failed: ask by plain HTTP who is at fault.
+  async #probe(): Promise<void> {
+    try {
+      await api.account();
+      this.#refused += 1;
+      if (this.#refused >= REFUSALS) this.#fallBack();
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 401) return this.#listener.signedOut();
+      if (!this.#stream) this.#become("offline");
+    }
+  }
+
+  #fallBack(): void {
+    if (this.#stream || this.#closed) return;
+    this.#stream = new Stream(
+      (frame) => this.#heard(frame),
+      () => this.#streamLost(),
+    );
+    this.#become("stream");
+    this.#resume();
+  }
+
+  #streamLost(): void {
+    this.#stream = null;
+    this.#become("offline");
+    this.#attempt = 0;
+    this.#connect();
+  }
+
+  #become(status: LinkStatus): void {
+    if (status === this.#status) return;
+    this.#status = status;
+    this.#listener.status(status);
+    if (this.isUp) this.#wake();
+  }
+
+  #wake(): void {
+    for (const resolve of this.#waitingForUp) resolve();
+    this.#waitingForUp = [];
+  }
+
+  readonly #hurry = (): void => {
+    if (document.hidden || this.#socket || this.isUp || this.#status === "outdated") return;
+    this.#connect();
+  };
+
+  // ---------------------------------------------------------------- frames
+
+  #send(question: Question): Promise<OutwardFrame> {
+    const request_id = randomId();
+    const frame = { ...question, request_id } as InwardFrame;
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(request_id, { resolve, reject });
+      this.#socket?.send(JSON.stringify(frame));
+    });
+  }
+
+  #heard(frame: OutwardFrame): void {
+    const id = "request_id" in frame ? frame.request_id : null;
+    const waiting = id === null ? undefined : this.#waiting.get(id);
+    if (id !== null) this.#waiting.delete(id);
+    if (frame.type === "error") {
+      if (frame.error.code === "unsupported_protocol") this.#become("outdated");
+      waiting?.reject(ApiError.of(frame.error));
+      return;
+    }
+    waiting?.resolve(frame);
+    this.#listener.hear(frame);
+  }
+
+  #abandon(): void {
+    for (const waiting of this.#waiting.values()) waiting.reject(LOST());
+    this.#waiting.clear();
+  }
+}
+
+function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+// A refused subscription shows in the conversation itself, which is loaded at the same time.
+function ignore(): void {}

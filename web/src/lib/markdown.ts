@@ -1,0 +1,199 @@
+// An answer as blocks of safe HTML. Blocks that are closed keep their HTML, only the last block is
+// rendered again while it grows, and half-open syntax in it is closed for the moment.
+//
+// Raw HTML in an answer is text. Nothing is loaded from elsewhere: images are links. The sanitiser
+// comes last, on exactly the string that goes into the page.
+
+import DOMPurify from "dompurify";
+import { Marked, type Token, type Tokens } from "marked";
+import remend from "remend";
+
+export interface Block {
+  readonly key: number;
+  readonly html: string;
+  /** Nothing in it will change any more. */
+  readonly closed: boolean;
+}
+
+interface Kept extends Block {
+  readonly raw: string;
+}
+
+// The last line may still join the block before it (a lone "#" after a list item is a heading, "#x"
+// is that item's text), so the last two blocks are read again. Rendered again is only what changed.
+const OPEN_BLOCKS = 2;
+
+/** The blocks of one answer, fed with its whole text again and again as it grows. */
+export class Markdown {
+  #text = "";
+  #read = 0;
+  #kept: Kept[] = [];
+  #closed = 0;
+
+  update(text: string, done: boolean): readonly Block[] {
+    const whole = text.replace(/\r\n?/g, "\n");
+    if (!whole.startsWith(this.#text) || done) this.#reset(whole, done);
+    this.#text = whole;
+
+    const tokens = marked.lexer(whole.slice(this.#read));
+    const blocks = grouped(tokens);
+    const closing = done ? blocks.length : Math.max(0, blocks.length - OPEN_BLOCKS);
+    const start = this.#closed;
+    this.#kept = [
+      ...this.#kept.slice(0, start),
+      ...blocks.map((block, i) =>
+        this.#block(start + i, block, i < closing, i === blocks.length - 1),
+      ),
+    ];
+    this.#closed += closing;
+    this.#read += blocks.slice(0, closing).reduce((sum, { raw }) => sum + raw.length, 0);
+    return this.#kept;
+  }
+
+  // At the end all is read once more as a whole; HTML is kept unless links are defined further down.
+  #reset(whole: string, done: boolean): void {
+    if (!done || !whole.startsWith(this.#text) || /^ {0,3}\[[^\]]+\]:/m.test(whole))
+      this.#kept = [];
+    this.#read = 0;
+    this.#closed = 0;
+  }
+
+  #block(key: number, { raw, token }: Grouped, closed: boolean, last: boolean): Kept {
+    const before = this.#kept[key];
+    const growing = last && !closed;
+    const source = growing ? remend(raw, REMEND) : raw;
+    if (before?.raw === source) return before.closed === closed ? before : { ...before, closed };
+    const html = growing ? marked.parse(source, { async: false }) : marked.parser([token]);
+    return { key, raw: source, html: sanitised(html), closed };
+  }
+}
+
+interface Grouped {
+  readonly raw: string;
+  readonly token: Token;
+}
+
+/** Each block with the blank lines that follow it (and, at the start, precede it). */
+function grouped(tokens: readonly Token[]): Grouped[] {
+  const found: Grouped[] = [];
+  let before = "";
+  for (const token of tokens) {
+    const last = found.at(-1);
+    if (token.type !== "space") {
+      found.push({ raw: before + token.raw, token });
+      before = "";
+    } else if (last) {
+      found[found.length - 1] = { ...last, raw: last.raw + token.raw };
+    } else {
+      before = token.raw;
+    }
+  }
+  return found;
+}
+
+// ---------------------------------------------------------------- Markdown -> HTML
+
+const REMEND = { linkMode: "text-only", images: false, katex: false, htmlTags: false } as const;
+
+const ESCAPES: Readonly<Record<string, string>> = {
+  "&": "&amp;",
+  "<": "&lt;",
+  ">": "&gt;",
+  '"': "&quot;",
+  "'": "&#39;",
+};
+const escaped = (text: string): string => text.replace(/[&<>"']/g, (c) => ESCAPES[c] ?? c);
+
+const SAFE_ADDRESS = /^(?:https?:\/\/|mailto:)/i;
+
+const marked = new Marked({ gfm: true, breaks: false });
+marked.use({
+  renderer: {
+    html({ text }) {
+      return /^<br\s*\/?>$/i.test(text) ? "<br>" : escaped(text);
+    },
+    paragraph({ tokens }) {
+      return `<p dir="auto">${this.parser.parseInline(tokens)}</p>`;
+    },
+    // The page's own headings come first: an answer's "#" is a third level.
+    heading({ tokens, depth }) {
+      const level = Math.min(depth + 2, 6);
+      return `<h${level} dir="auto">${this.parser.parseInline(tokens)}</h${level}>`;
+    },
+    blockquote({ tokens }) {
+      return `<blockquote dir="auto">${this.parser.parse(tokens)}</blockquote>`;
+    },
+    listitem({ tokens }) {
+      return `<li dir="auto">${this.parser.parse(tokens)}</li>`;
+    },
+    checkbox({ checked }) {
+      return checked ? "☑ " : "☐ ";
+    },
+    link({ href, tokens }) {
+      return anchor(href, this.parser.parseInline(tokens));
+    },
+    image({ href, text }) {
+      return anchor(href, `Image: ${escaped(text || href)}`);
+    },
+    code({ text, lang }) {
+      return codeBlock(text, /^[\w+#.-]*/.exec(lang ?? "")?.[0] ?? "");
+    },
+    table(token: Tokens.Table) {
+      const head = row(token.header, "th", (cell) => this.parser.parseInline(cell.tokens));
+      const rows = token.rows.map((cells) =>
+        row(cells, "td", (cell) => this.parser.parseInline(cell.tokens)),
+      );
+      return (
+        `<div class="table" tabindex="0" role="region" aria-label="Table"><table>` +
+        `<thead>${head}</thead><tbody>${rows.join("")}</tbody></table></div>`
+      );
+    },
+  },
+});
+
+function anchor(href: string, inner: string): string {
+  return SAFE_ADDRESS.test(href) ? `<a href="${escaped(href)}">${inner}</a>` : inner;
+}
+
+function codeBlock(text: string, lang: string): string {
+  return (
+    `<div class="code" dir="ltr"><div class="code-bar"><span>${escaped(lang || "text")}</span>` +
+    `<button type="button" class="copy">Copy</button></div>` +
+    `<pre tabindex="0"><code class="language-${escaped(lang)}">${escaped(text)}\n</code></pre></div>`
+  );
+}
+
+function row(
+  cells: readonly Tokens.TableCell[],
+  tag: "th" | "td",
+  inner: (cell: Tokens.TableCell) => string,
+): string {
+  const written = cells.map(
+    (cell) => `<${tag} dir="auto" class="align-${cell.align ?? "start"}">${inner(cell)}</${tag}>`,
+  );
+  return `<tr>${written.join("")}</tr>`;
+}
+
+// ---------------------------------------------------------------- the last stop before the page
+
+const TAGS =
+  "p h3 h4 h5 h6 ul ol li blockquote pre code em strong del a br hr " +
+  "table thead tbody tr th td div span button";
+const ATTRIBUTES = "href rel target class dir tabindex role aria-label type start";
+
+const purifier = DOMPurify(window);
+purifier.addHook("afterSanitizeAttributes", (node) => {
+  if (node.tagName !== "A" || !node.hasAttribute("href")) return;
+  node.setAttribute("rel", "noopener noreferrer nofollow");
+  node.setAttribute("target", "_blank");
+});
+
+export function sanitised(html: string): string {
+  return purifier.sanitize(html, {
+    ALLOWED_TAGS: TAGS.split(" "),
+    ALLOWED_ATTR: ATTRIBUTES.split(" "),
+    ALLOWED_URI_REGEXP: SAFE_ADDRESS,
+    ALLOW_ARIA_ATTR: false,
+    ALLOW_DATA_ATTR: false,
+  });
+}

@@ -1,0 +1,50 @@
+// Who is signed in on this page.
+
+import { type Account, ApiError, api } from "./api";
+import { Drafts } from "./drafts";
+
+export class Session {
+  account = $state.raw<Account | null>(null);
+  /** False until the server has told who is signed in. */
+  isKnown = $state(false);
+  /** The login ended by itself; the page asks for the password and goes on where it was. */
+  isExpired = $state(false);
+  trouble = $state.raw<ApiError | null>(null);
+
+  async look(): Promise<void> {
+    try {
+      this.#signedIn(await api.account());
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.trouble = error.status === 401 ? null : error;
+      this.isKnown = error.status === 401;
+    }
+  }
+
+  async signIn(email: string, password: string): Promise<void> {
+    this.#signedIn(await api.login(email, password));
+  }
+
+  async setUp(token: string, email: string, name: string, password: string): Promise<void> {
+    this.#signedIn(await api.setup(token, email, name, password));
+  }
+
+  async signOut(): Promise<void> {
+    const { account } = this;
+    await api.logout();
+    if (account) new Drafts(account.id, localStorage).clearAll();
+    this.account = null;
+  }
+
+  expire(): void {
+    this.isExpired = this.account !== null;
+    this.account = null;
+  }
+
+  #signedIn(account: Account): void {
+    this.account = account;
+    this.isKnown = true;
+    this.isExpired = false;
+    this.trouble = null;
+  }
+}

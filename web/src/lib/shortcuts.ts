@@ -1,0 +1,25 @@
+// Which key means what. Pure predicates over keyboard events.
+
+type Key = Pick<
+  KeyboardEvent,
+  "key" | "shiftKey" | "ctrlKey" | "metaKey" | "altKey" | "isComposing" | "keyCode"
+>;
+
+/** Enter sends; with Shift it is a new line, and while an input method composes it picks a word. */
+export function sends(event: Key): boolean {
+  return event.key === "Enter" && !event.shiftKey && !event.altKey && !composes(event);
+}
+
+export function stops(event: Key): boolean {
+  return event.key === "Escape" && !composes(event);
+}
+
+/** Ctrl or Cmd with Shift and O: a new conversation. */
+export function startsNew(event: Key): boolean {
+  return event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey);
+}
+
+// Safari ends the composition before the key that ended it; 229 is what it says then.
+function composes(event: Key): boolean {
+  return event.isComposing || event.keyCode === 229;
+}

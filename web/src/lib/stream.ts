@@ -1,0 +1,89 @@
+// The road where websockets are blocked: turns by POST, each live response as server-sent events.
+// Gives out the very frames that the socket would.
+
+import type { Cursor, OutwardFrame } from "../generated/events";
+import { ApiError, api, fetched } from "./api";
+import type { Question } from "./link";
+
+export class Stream {
+  readonly #followed = new Map<string, AbortController>();
+
+  constructor(
+    private readonly hear: (frame: OutwardFrame) => void,
+    private readonly lost: (error: unknown) => void,
+  ) {}
+
+  async ask(question: Question): Promise<OutwardFrame> {
+    const request_id = "";
+    switch (question.type) {
+      case "turn.create": {
+        const { conversation_id, client_message_id, parent_id, text } = question;
+        const accepted = await api.turn(conversation_id, client_message_id, parent_id, text);
+        this.#follow({ response_id: accepted.response.id, after: -1, epoch: "" });
+        return { type: "turn.accepted", request_id, ...accepted };
+      }
+      case "response.cancel": {
+        const { response_id } = question;
+        const { step } = await api.cancel(response_id);
+        return { type: "response.cancel.accepted", request_id, response_id, step };
+      }
+      case "subscribe":
+        this.close();
+        for (const cursor of question.cursors ?? []) this.#follow(cursor);
+        return { ...question, type: "subscribed", request_id, leaf_id: null };
+      case "unsubscribe":
+        this.close();
+        return { ...question, type: "unsubscribed", request_id };
+    }
+  }
+
+  close(): void {
+    for (const controller of this.#followed.values()) controller.abort();
+    this.#followed.clear();
+  }
+
+  #follow(cursor: Cursor): void {
+    if (this.#followed.has(cursor.response_id)) return;
+    const controller = new AbortController();
+    this.#followed.set(cursor.response_id, controller);
+    this.#read(cursor, controller.signal)
+      .catch((error: unknown) => {
+        if (!controller.signal.aborted) this.lost(error);
+      })
+      .finally(() => this.#followed.delete(cursor.response_id));
+  }
+
+  async #read({ response_id, after, epoch }: Cursor, signal: AbortSignal): Promise<void> {
+    const query = new URLSearchParams({ after: String(after), ...(epoch ? { epoch } : {}) });
+    const path = `/api/responses/${encodeURIComponent(response_id)}/events?${query}`;
+    const { body } = await fetched(path, { signal, headers: { accept: "text/event-stream" } });
+    if (!body) throw new ApiError("unreached", "The answer's stream is empty.");
+    const split = splitter();
+    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      for (const data of split(value)) this.hear(JSON.parse(data) as OutwardFrame);
+    }
+  }
+}
+
+/** Feed it pieces of an event stream; it gives the data of every event that is complete. */
+export function splitter(): (piece: string) => string[] {
+  let rest = "";
+  return (piece) => {
+    // A "\r" at the end may be half of "\r\n": it waits for what follows.
+    const held = (rest + piece).replace(/\r\n/g, "\n");
+    const events = held.replace(/\r(?!$)/g, "\n").split("\n\n");
+    rest = events.pop() ?? "";
+    return events.map(dataOf).filter((data) => data !== "");
+  };
+}
+
+function dataOf(event: string): string {
+  return event
+    .split("\n")
+    .filter((line) => line.startsWith("data:"))
+    .map((line) => line.slice(line.startsWith("data: ") ? 6 : 5))
+    .join("\n");
+}
