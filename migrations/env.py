@@ -8,13 +8,12 @@ import asyncio
 from typing import Any
 
 import sqlalchemy as sa
-from advanced_alchemy.base import orm_registry
 from alembic import context
 from alembic.autogenerate.api import AutogenContext
 from sqlalchemy.types import TypeDecorator
 
-import app.db.models  # noqa: F401  (fills the metadata)
 from app.db.base import Database
+from app.db.models import Base
 
 
 def render_item(kind: str, item: object, _: AutogenContext) -> str | bool:
@@ -28,7 +27,7 @@ def migrate(connection: sa.Connection) -> None:
     options: dict[str, Any] = {"compare_type": True, "render_item": render_item}
     context.configure(
         connection=connection,
-        target_metadata=orm_registry.metadata,
+        target_metadata=Base.metadata,
         render_as_batch=connection.dialect.name == "sqlite",
         **options,
     )

@@ -12,20 +12,26 @@ invitations                                               (no owner: they make o
 
 from datetime import datetime
 
-from advanced_alchemy.base import DefaultBase
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
-from sqlalchemy.orm import Mapped, mapped_column
+from advanced_alchemy.base import CommonTableAttributes, create_registry
+from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from app.db.types import AccountRole, Choice, Json, Origin, TokenIds
+from app.db.types import AccountRole, Choice, Json, Origin, TokenIds, Word
 from app.events import Problem, ResponseStatus, Usage
 from app.ids import ConversationId, KeyId, LoginId, MessageId, PersonaId, ResponseId, UserId
 from engine.api import Receipt, Role, Seam
 
+_IDS = (UserId, LoginId, KeyId, PersonaId, ConversationId, MessageId, ResponseId)
 
-class User(DefaultBase):
+
+class Base(CommonTableAttributes, DeclarativeBase):
+    registry = create_registry(dict.fromkeys((str, *_IDS), Word))
+
+
+class User(Base):
     __tablename__ = "users"
 
-    id: Mapped[UserId] = mapped_column(String, primary_key=True)
+    id: Mapped[UserId] = mapped_column(primary_key=True)
     email: Mapped[str] = mapped_column(unique=True)
     """As `people.accounts` normalises it: two spellings of one address are one account."""
     name: Mapped[str]
@@ -36,12 +42,12 @@ class User(DefaultBase):
     disabled_at: Mapped[datetime | None]
 
 
-class Login(DefaultBase):
+class Login(Base):
     """One browser that is signed in; the cookie holds the token, only its SHA-256 is here."""
 
     __tablename__ = "logins"
 
-    id: Mapped[LoginId] = mapped_column(String, primary_key=True)
+    id: Mapped[LoginId] = mapped_column(primary_key=True)
     user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
     token_digest: Mapped[bytes] = mapped_column(unique=True)
     user_agent: Mapped[str]
@@ -50,7 +56,7 @@ class Login(DefaultBase):
     expires_at: Mapped[datetime]
 
 
-class Invitation(DefaultBase):
+class Invitation(Base):
     """A one-time link that makes an account."""
 
     __tablename__ = "invitations"
@@ -62,10 +68,10 @@ class Invitation(DefaultBase):
     used_at: Mapped[datetime | None]
 
 
-class ApiKey(DefaultBase):
+class ApiKey(Base):
     __tablename__ = "api_keys"
 
-    id: Mapped[KeyId] = mapped_column(String, primary_key=True)
+    id: Mapped[KeyId] = mapped_column(primary_key=True)
     user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
     name: Mapped[str]
     prefix: Mapped[str]
@@ -77,28 +83,28 @@ class ApiKey(DefaultBase):
     revoked_at: Mapped[datetime | None]
 
 
-class Conversation(DefaultBase):
+class Conversation(Base):
     __tablename__ = "conversations"
     __table_args__ = (Index("ix_conversations_list", "user_id", "origin", "updated_at", "id"),)
 
-    id: Mapped[ConversationId] = mapped_column(String, primary_key=True)
+    id: Mapped[ConversationId] = mapped_column(primary_key=True)
     user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     origin: Mapped[Origin] = mapped_column(Choice(Origin))
     title: Mapped[str]
-    persona_id: Mapped[PersonaId | None] = mapped_column(String)
-    leaf_id: Mapped[MessageId | None] = mapped_column(String)
+    persona_id: Mapped[PersonaId | None]
+    leaf_id: Mapped[MessageId | None]
     """The branch that is shown. No foreign key: it would close a circle with `messages`."""
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
 
 
-class Message(DefaultBase):
+class Message(Base):
     """A node of a conversation's tree, with the exact ids that it adds to the prompt (law 3)."""
 
     __tablename__ = "messages"
     __table_args__ = (UniqueConstraint("conversation_id", "client_message_id"),)
 
-    id: Mapped[MessageId] = mapped_column(String, primary_key=True)
+    id: Mapped[MessageId] = mapped_column(primary_key=True)
     conversation_id: Mapped[ConversationId] = mapped_column(
         ForeignKey("conversations.id", ondelete="CASCADE")
     )
@@ -106,7 +112,7 @@ class Message(DefaultBase):
     """No cascade: the conversation takes all its messages at once, while a cascade along a long
     branch would pass SQLite's limit of 1,000 nested actions."""
     role: Mapped[Role] = mapped_column(Choice(Role))
-    text: Mapped[str] = mapped_column(Text)
+    text: Mapped[str]
     token_ids: Mapped[tuple[int, ...]] = mapped_column(TokenIds)
     head_token_ids: Mapped[tuple[int, ...] | None] = mapped_column(TokenIds)
     """Ids that stood before the path of this turn: persona, instructions or template opening."""
@@ -118,13 +124,13 @@ class Message(DefaultBase):
     created_at: Mapped[datetime]
 
 
-class Response(DefaultBase):
+class Response(Base):
     """What writes an assistant's message: its state, its cost and what was asked for."""
 
     __tablename__ = "responses"
     __table_args__ = (Index("ix_responses_list", "user_id", "created_at", "id"),)
 
-    id: Mapped[ResponseId] = mapped_column(String, primary_key=True)
+    id: Mapped[ResponseId] = mapped_column(primary_key=True)
     user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     conversation_id: Mapped[ConversationId] = mapped_column(
         ForeignKey("conversations.id", ondelete="CASCADE"), index=True
@@ -137,7 +143,7 @@ class Response(DefaultBase):
         ForeignKey("messages.id", ondelete="CASCADE"), index=True
     )
     """The message that it answers."""
-    previous_response_id: Mapped[ResponseId | None] = mapped_column(String)
+    previous_response_id: Mapped[ResponseId | None]
     """As the caller named it. No foreign key: the previous one may be deleted, or never stored."""
     origin: Mapped[Origin] = mapped_column(Choice(Origin))
     status: Mapped[ResponseStatus] = mapped_column(Choice(ResponseStatus), index=True)
@@ -146,7 +152,7 @@ class Response(DefaultBase):
     usage: Mapped[Usage | None] = mapped_column(Json(Usage))
     receipt: Mapped[Receipt | None] = mapped_column(Json(Receipt))
     model: Mapped[str]
-    instructions: Mapped[str | None] = mapped_column(Text)
+    instructions: Mapped[str | None]
     request: Mapped[dict[str, object]] = mapped_column(Json(dict[str, object]))
     """Sampling, limits and metadata as they were asked for."""
     epoch: Mapped[str]

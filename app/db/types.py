@@ -43,6 +43,19 @@ def unpack(packed: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(packed) // 4}I", packed)
 
 
+class Word(TypeDecorator[str]):
+    """Every string column. U+0000, which PostgreSQL cannot store, is kept as U+FFFD on both.
+
+    It may come in any request, and from a model too. A turn's exact ids do not hang on it.
+    """
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.replace("\0", "\ufffd")
+
+
 class TokenIds(TypeDecorator[tuple[int, ...]]):
     """Exact token ids (law 3): `tuple[int, ...]` in Python, packed bytes at rest."""
 

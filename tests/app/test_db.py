@@ -385,6 +385,24 @@ async def test_times_are_utc_whatever_zone_they_were_given_in(db: Database, user
     assert read.utcoffset() == timedelta(0)
 
 
+async def test_a_zero_character_is_stored_alike_and_finds_nothing(db: Database, user: User):
+    conversation = a_conversation(user)
+    message = a_message(conversation)
+    message.text = message.client_message_id = "a\0b"
+    response = a_response(user, message)
+    response.request, response.instructions = {"stop": ["\0"]}, "\0"
+    async with db.begin() as session:
+        for row in (conversation, message, response):
+            session.add(row)
+            await session.flush()
+
+    async with db.read() as session:
+        assert await session.scalar(select(Message.text)) == "a\ufffdb"
+        assert await session.scalar(select(Response.request)) == {"stop": ["\0"]}
+        assert await session.get(Message, MessageId("\0")) is None
+        assert await session.scalar(select(Message).where(Message.id == "msg\0")) is None
+
+
 async def test_an_unknown_word_is_not_stored(db: Database, user: User):
     with pytest.raises(StatementError, match="owner"):
         async with db.begin() as session:

@@ -8,16 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from advanced_alchemy.base import orm_registry
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-import app.db.models  # noqa: F401  (fills the metadata)
 from app.db import revisions
 from app.db.base import Database
+from app.db.models import Base
 from app.db.revisions import WrongRevision, check_revision, migrate
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
@@ -28,7 +27,7 @@ MIGRATE = (
 
 def differences(connection: Connection) -> list[object]:
     context = MigrationContext.configure(connection, opts={"compare_type": True})
-    return compare_metadata(context, orm_registry.metadata)
+    return compare_metadata(context, Base.metadata)
 
 
 async def test_autogenerate_finds_nothing_to_do(db: Database):
