@@ -28,6 +28,7 @@ from transformers.utils import logging as transformers_logging
 
 from engine.config import DEFAULT_MODEL, EngineConfig
 from engine.errors import Misconfigured
+from engine.model.packed import pack_linears
 from engine.model.paged import ATTENTION
 from engine.model.pool import KVShape
 
@@ -117,9 +118,12 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
         folder = Path(cached_file(source, "config.json")).parent
     _check_tokenizer(config.model, tokenizer)
     text_config = model.config.get_text_config()
+    model = model.eval().to(device).requires_grad_(requires_grad=False)
+    if dtype == torch.bfloat16 and device.type == "cpu":
+        pack_linears(model)
     return LoadedModel(
         name=config.model if config.model != DEFAULT_MODEL else Path(source).name,
-        model=model.eval().to(device).requires_grad_(requires_grad=False),
+        model=model,
         tokenizer=tokenizer,
         model_fingerprint=_model_fingerprint(folder, text_config, dtype),
         template_fingerprint=_template_fingerprint(tokenizer),

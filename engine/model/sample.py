@@ -106,9 +106,10 @@ def _truncate(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, t
     look = min(_FIRST_LOOK, len(chances))
     while True:
         kept, ids = chances.topk(look)
-        # A token is kept while the mass before it is below top-p, so the first always is.
+        # A token is kept while the mass before it is below top-p; the first one always is.
         before = kept.double().cumsum(-1) - kept
         inside = (before < sampling.top_p) & (kept >= sampling.min_p * kept[0])
+        inside[0] = True
         if look == len(chances) or not inside[-1]:
             break
         look = min(look * _LOOK_GROWTH, len(chances))

@@ -67,6 +67,17 @@ def generate(loaded: LoadedModel, prompt_ids: Sequence[int], tokens: int) -> lis
     return reply
 
 
+def run_of(token_ids: Sequence[int], start: int, table: Sequence[int]) -> Run:
+    """A run that draws nothing."""
+    return Run(
+        job_id=JobId("run"),
+        token_ids=token_ids,
+        start=start,
+        block_table=[BlockId(block) for block in table],
+        draw=None,
+    )
+
+
 class Hand:
     """Plans made by hand for one runner: what a test says is what is run."""
 

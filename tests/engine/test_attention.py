@@ -1,0 +1,105 @@
+"""Attention against a float64 reference that is written down in the plainest way."""
+
+import pytest
+import torch
+
+from engine.model.attention import ROW_CHUNK, attend_many, attend_single
+
+SIZE = 16
+
+
+def reference(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float
+) -> torch.Tensor:
+    """Row i of `query` sees keys `[0, tokens - rows + i]`: one head and one row at a time."""
+    rows, query_heads, _ = query.shape
+    tokens, kv_heads, _ = keys.shape
+    query, keys, values = query.double(), keys.double(), values.double()
+    out = torch.empty_like(query)
+    for row in range(rows):
+        seen = tokens - rows + row + 1
+        for head in range(query_heads):
+            shared = head // (query_heads // kv_heads)
+            weights = (keys[:seen, shared] @ query[row, head] * scaling).softmax(0)
+            out[row, head] = weights @ values[:seen, shared]
+    return out
+
+
+def random_kv(rows: int, tokens: int, heads: tuple[int, int], dtype: torch.dtype = torch.float32):
+    generator = torch.Generator().manual_seed(rows * 1000 + tokens)
+
+    def draw(count: int, heads: int) -> torch.Tensor:
+        return torch.randn(count, heads, SIZE, generator=generator).to(dtype)
+
+    return draw(rows, heads[0]), draw(tokens, heads[1]), draw(tokens, heads[1])
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (4, 4), (9, 3), (8, 1)])
+@pytest.mark.parametrize(("rows", "tokens"), [(2, 2), (7, 7), (3, 40), (33, 34), (65, 200)])
+def test_many_rows_equal_the_reference(rows, tokens, heads):
+    query, keys, values = random_kv(rows, tokens, heads)
+
+    out = attend_many(query, keys, values, 0.3)
+
+    torch.testing.assert_close(
+        out.double(), reference(query, keys, values, 0.3), atol=1e-5, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("rows", [ROW_CHUNK - 1, ROW_CHUNK, ROW_CHUNK + 1, 2 * ROW_CHUNK + 3])
+def test_row_chunks_leave_no_seam(rows):
+    query, keys, values = random_kv(rows, rows + 5, (2, 1))
+
+    out = attend_many(query, keys, values, SIZE**-0.5)
+
+    expected = reference(query, keys, values, SIZE**-0.5)
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_keys_may_be_a_view_into_a_larger_store():
+    query, keys, values = random_kv(5, 64, (6, 2))
+    inside = slice(20, 40)
+
+    out = attend_many(query, keys[inside], values[inside], 0.2)
+
+    expected = reference(query, keys[inside], values[inside], 0.2)
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (9, 3), (8, 1)])
+def test_single_rows_of_several_sequences_equal_the_reference(heads):
+    lengths = [1, 5, 17, 32]
+    longest = max(lengths)
+    query, _, _ = random_kv(len(lengths), longest, heads)
+    sequences = [random_kv(1, length, heads)[1:] for length in lengths]
+    # Padding repeats a row that is there, as the paged step does.
+    padded = [
+        [torch.cat([kv, kv[:1].expand(longest - len(kv), -1, -1)]) for kv in sequence]
+        for sequence in sequences
+    ]
+    bias = torch.where(torch.arange(longest) < torch.tensor(lengths)[:, None], 0.0, -torch.inf)
+
+    out = attend_single(
+        query,
+        torch.stack([keys for keys, _ in padded]),
+        torch.stack([values for _, values in padded]),
+        bias=bias,
+        scaling=0.3,
+    )
+
+    for at, (keys, values) in enumerate(sequences):
+        expected = reference(query[at : at + 1], keys, values, 0.3)
+        torch.testing.assert_close(out[at : at + 1].double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 300), (49, 300)])
+def test_bfloat16_rounds_and_does_no_more(rows, tokens):
+    query, keys, values = random_kv(rows, tokens, (9, 3), torch.bfloat16)
+
+    if rows == 1:
+        out = attend_single(query, keys[None], values[None], bias=None, scaling=SIZE**-0.5)
+    else:
+        out = attend_many(query, keys, values, SIZE**-0.5)
+
+    expected = reference(query, keys, values, SIZE**-0.5)
+    torch.testing.assert_close(out.double(), expected, atol=2e-2, rtol=2e-2)

@@ -1,0 +1,137 @@
+"""The pool moves bytes: copies, wipes and poison, by slot and in every layer."""
+
+import pytest
+import torch
+
+from engine.model.paged import PagedStep
+from engine.model.pool import KVShape, Pool
+from engine.step import BlockId, Copy, Run
+from tests.kit.model import run_of
+
+SHAPE = KVShape(layers=2, kv_heads=3, head_size=4, dtype_bytes=4)
+
+
+def make_pool(*, blocks: int = 8, poison: bool = False) -> Pool:
+    return Pool(
+        SHAPE,
+        blocks=blocks,
+        block_tokens=4,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        poison=poison,
+    )
+
+
+def fill(pool: Pool) -> None:
+    """Every slot of every layer holds its own number."""
+    for layer in range(SHAPE.layers):
+        slots = torch.arange(pool.blocks * pool.block_tokens).float()
+        pool.keys(layer)[:] = (slots + 1000 * layer)[:, None, None]
+        pool.values(layer)[:] = (-slots - 1000 * layer)[:, None, None]
+
+
+def test_a_block_costs_what_the_shape_says():
+    assert SHAPE.token_bytes == 2 * 2 * 3 * 4 * 4
+    assert SHAPE.blocks_in(10 * SHAPE.token_bytes, 4) == 2
+
+
+def test_a_copy_takes_the_first_slots_and_no_more():
+    pool = make_pool()
+    fill(pool)
+
+    pool.copy([Copy(source=BlockId(2), target=BlockId(5), slots=3)])
+
+    assert pool.keys(1)[20:24, 0, 0].tolist() == [1008, 1009, 1010, 1023]
+    assert pool.values(0)[20:24, 2, 3].tolist() == [-8, -9, -10, -23]
+    assert pool.keys(0)[8:12, 0, 0].tolist() == [8, 9, 10, 11]
+
+
+def test_copies_are_done_in_their_order():
+    pool = make_pool()
+    fill(pool)
+
+    pool.copy(
+        [
+            Copy(source=BlockId(0), target=BlockId(1), slots=4),
+            Copy(source=BlockId(1), target=BlockId(2), slots=4),
+        ]
+    )
+
+    assert pool.keys(0)[8:12, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("poison", [False, True])
+def test_a_wiped_block_holds_nothing(poison):
+    pool = make_pool(poison=poison)
+    fill(pool)
+
+    pool.wipe([BlockId(3)])
+
+    wiped = torch.stack([pool.keys(1)[12:16], pool.values(0)[12:16]])
+    assert bool(wiped.isnan().all()) if poison else bool((wiped == 0).all())
+    assert pool.keys(0)[16:20, 0, 0].tolist() == [16, 17, 18, 19]
+
+
+def test_a_fresh_pool_in_test_mode_is_all_poison():
+    pool = make_pool(poison=True)
+
+    assert bool(pool.keys(0).isnan().all())
+    assert bool(pool.values(1).isnan().all())
+
+
+def step_of(pool: Pool, *runs: Run) -> PagedStep:
+    return PagedStep(pool, runs, torch.float32)
+
+
+def attend(step: PagedStep, layer: int, rows: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn(rows, 6, 4, generator=generator)
+    keys, values = (torch.randn(rows, 3, 4, generator=generator) for _ in range(2))
+    return step.attend(layer, query, keys, values, scaling=0.5)
+
+
+@pytest.mark.parametrize("table", [[0, 1, 2, 3, 4], [4, 2, 0, 6, 1]])
+def test_07_attention_reads_neighbours_and_strangers_alike(table):
+    straight, other = make_pool(poison=True), make_pool(poison=True)
+    outputs = []
+
+    for pool, blocks in ((straight, [1, 2, 3, 4, 5]), (other, table)):
+        first = attend(step_of(pool, run_of(range(9), 0, blocks)), 0, 9, 1)
+        more = attend(step_of(pool, run_of(range(5), 9, blocks)), 0, 5, 2)
+        one = attend(step_of(pool, run_of([0], 14, blocks)), 0, 1, 3)
+        outputs.append(torch.cat([first, more, one]))
+
+    assert not bool(outputs[0].isnan().any())
+    torch.testing.assert_close(outputs[0], outputs[1])
+
+
+def test_only_the_runs_own_slots_are_written():
+    pool = make_pool(poison=True)
+
+    attend(step_of(pool, run_of(range(3), 0, [2]), run_of([0], 0, [5])), 1, 4, 1)
+
+    written = (~pool.keys(1).isnan()).all(-1).all(-1).nonzero().ravel().tolist()
+    assert written == [8, 9, 10, 20]
+    assert bool(pool.keys(0).isnan().all())
+
+
+def test_single_rows_of_very_different_length_equal_each_alone():
+    pool = make_pool(blocks=32, poison=True)
+    tables = [[0], list(range(1, 9)), [9, 11, 10], [12]]
+    lengths = [1, 30, 10, 2]
+    for at, (table, length) in enumerate(zip(tables, lengths, strict=True)):
+        attend(step_of(pool, run_of(range(length + 1), 0, table)), 0, length + 1, at)
+    generator = torch.Generator().manual_seed(9)
+    query = torch.randn(4, 6, 4, generator=generator)
+    keys, values = (torch.randn(4, 3, 4, generator=generator) for _ in range(2))
+    runs = [run_of([0], length, table) for table, length in zip(tables, lengths, strict=True)]
+
+    together = step_of(pool, *runs).attend(0, query, keys, values, scaling=0.5)
+    alone = [
+        step_of(pool, run).attend(
+            0, query[i : i + 1], keys[i : i + 1], values[i : i + 1], scaling=0.5
+        )
+        for i, run in enumerate(runs)
+    ]
+
+    torch.testing.assert_close(together, torch.cat(alone))
