@@ -1,12 +1,15 @@
 """Engines on the default model for tests: fp32, a small pool, every invariant proved at each step.
 
-The model is converted once into `data/` and shared by all runs.
+Imports no torch until a local engine is opened, so that a test may play the parent of a remote one.
 """
 
 import contextlib
 import itertools
+import os
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,7 +39,13 @@ from engine.api import (
 from engine.config import EngineConfig
 from engine.remote import Care, RemoteEngine
 
-DATA_DIR = Path(__file__).parents[2] / "data"
+if TYPE_CHECKING:
+    from engine.local import LocalEngine
+
+DATA_DIR = Path(
+    os.environ.get("KEEPWARM_TEST_CACHE", Path(tempfile.gettempdir()) / "keepwarm-test-cache")
+)
+"""Where `tests.kit.model` has the default model converted as well."""
 BLOCK_BYTES = 16 * 46_080
 """One block of the default model in fp32."""
 GREEDY = Sampling(temperature=0.0)
@@ -62,10 +71,12 @@ def a_config(*, blocks: int = 256, **changes: object) -> EngineConfig:
 
 
 @contextlib.asynccontextmanager
-async def open_local(config: EngineConfig | None = None) -> AsyncIterator[Engine]:
-    from engine.local import LocalEngine  # noqa: PLC0415  loads torch, which remote tests need not
+async def open_local(
+    config: EngineConfig | None = None, **options: Any
+) -> AsyncIterator["LocalEngine"]:
+    from engine.local import LocalEngine  # noqa: PLC0415
 
-    engine = await LocalEngine.open(config or a_config())
+    engine = await LocalEngine.open(config or a_config(), **options)
     try:
         yield engine
     finally:
