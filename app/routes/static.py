@@ -56,7 +56,8 @@ def page_router(folder: Path = PAGE) -> Router:
             )
         )
 
-    @get(["/", "/setup"], include_in_schema=False, sync_to_thread=True)
+    # Not in a thread: it is one small file, and Litestar wraps a handler of two paths twice.
+    @get(["/", "/setup"], include_in_schema=False, sync_to_thread=False)
     def page() -> Response[bytes]:
         built = index.is_file()
         content = index.read_bytes() if built else _NOT_BUILT.encode()
