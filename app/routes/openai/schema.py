@@ -128,10 +128,9 @@ class Logprob(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: tuple[TopLogprob, ...]
 
 
-class OutputText(msgspec.Struct, frozen=True, kw_only=True):
+class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
     text: str
     logprobs: tuple[Logprob, ...] = ()
-    type: Literal["output_text"] = "output_text"
     annotations: tuple[()] = ()
 
 
@@ -143,9 +142,8 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
 
 
-class InputText(msgspec.Struct, frozen=True, kw_only=True):
+class InputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
     text: str
-    type: Literal["input_text"] = "input_text"
 
 
 class InputItem(msgspec.Struct, frozen=True, kw_only=True):
