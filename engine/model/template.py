@@ -15,12 +15,10 @@ where ids are stored and never makes up a message: what the template refuses is 
                              | opening, user ..., <reply>             START
 """
 
-import datetime
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 from jinja2 import TemplateError
 
@@ -34,6 +32,8 @@ _USER = Message(role=Role.USER, text="What is 2 and 2?")
 _REPLY = Message(role=Role.ASSISTANT, text="It is four.")
 _REASONED = Message(role=Role.ASSISTANT, text="<think>\nTwo, twice.\n</think>\n\nIt is 4.")
 _NEXT = Message(role=Role.USER, text="And 3 and 3?")
+# Shadows the clock that Transformers gives to templates.
+_ANOTHER_DAY = "{% macro strftime_now(format) %}31 Dec 1999{% endmacro %}"
 _PRIVATE_USE = range(0xE000, 0xF900)
 
 
@@ -107,7 +107,7 @@ class Renderer:
                 yield from self._glue_problems(history)
 
     def _clock_problems(self, history: list[Message]) -> Iterator[str]:
-        today, other = self._text(history), self._text(history, clock=_another_day)
+        today, other = self._text(history), self._text(history, prelude=_ANOTHER_DAY)
         if today != other:
             yield "the template reads the clock: " + self._difference(today, other)
 
@@ -200,13 +200,14 @@ class Renderer:
         return None if shown else "the model's chat template has no system role: it leaves it out"
 
     def _text(
-        self, messages: Sequence[Message], *, opens_reply: bool = False, clock: Any = None
+        self, messages: Sequence[Message], *, opens_reply: bool = False, prelude: str = ""
     ) -> str:
-        conversation = [{"role": m.role.value, "content": m.text} for m in messages]
-        options = {} if clock is None else {"strftime_now": clock}
         try:
             text: str = self._tokenizer.apply_chat_template(
-                conversation, tokenize=False, add_generation_prompt=opens_reply, **options
+                [{"role": m.role.value, "content": m.text} for m in messages],
+                chat_template=f"{prelude}{self._tokenizer.chat_template}",
+                tokenize=False,
+                add_generation_prompt=opens_reply,
             )
         except (TemplateError, TypeError, ValueError, IndexError) as error:
             raise InvalidJob(
@@ -263,7 +264,3 @@ class _Guard:
 def _shared(one: str, other: str) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _another_day(pattern: str) -> str:
-    return datetime.datetime(1999, 12, 31, 23, 59, tzinfo=datetime.UTC).strftime(pattern)
