@@ -122,7 +122,7 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
     if dtype == torch.bfloat16 and device.type == "cpu":
         pack_linears(model)
     return LoadedModel(
-        name=config.model if config.model != DEFAULT_MODEL else Path(source).name,
+        name=_name(config.model),
         model=model,
         tokenizer=tokenizer,
         model_fingerprint=_model_fingerprint(folder, text_config, dtype),
@@ -186,6 +186,14 @@ def prepare(source: str, data_dir: Path, progress: Progress = log.info) -> str:
     if path.is_absolute() or path.suffix == ".gguf" or source.startswith((".", "~")):
         raise Misconfigured(f"model is {source!r}, and there is no such file or folder: check it")
     return source
+
+
+def _name(source: str) -> str:
+    """What people call the model: a hub name, or the folder's or file's own name."""
+    path = find_default_model() if source == DEFAULT_MODEL else Path(source).expanduser()
+    if path.suffix == ".gguf":
+        return path.stem
+    return path.resolve().name if path.is_dir() else source
 
 
 def _converted(file: Path, models: Path, progress: Progress) -> Path:
