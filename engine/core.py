@@ -281,11 +281,12 @@ class Core:
             step = self._scheduler.schedule(now)
             for sequence in step.admitted:
                 self._start(sequence, now)
-            over = [s for s in step.admitted if s not in step.shares]
+            over = [s for s in step.admitted if s.is_complete]
             for sequence in over:
+                step.shares.pop(sequence, None)
                 ending = sequence.ended_by_itself()
-                if ending is not None:
-                    self._end(sequence, ending, now)
+                assert ending is not None
+                self._end(sequence, ending, now)
             # Those made room; with nothing else to run, look again who waits.
             if step.shares or not over:
                 return step.shares

@@ -129,6 +129,11 @@ class Sequence:
         """How far a match may reach: the last id is computed, unless nobody wants its logits."""
         return len(self.ids) if self.ended_by_itself() else len(self.ids) - 1
 
+    @property
+    def is_complete(self) -> bool:
+        """Nothing is left to compute: a cached warm-up, or a resumed reply that was at its end."""
+        return self.ended_by_itself() is not None and not (self.is_warm_up and self.pending)
+
     def run(self, count: int) -> Run:
         """The order to compute the next `count` ids, and to draw after the last known one."""
         assert self.holding is not None

@@ -3,20 +3,26 @@
 Builders for jobs are here as well, so that a test says only what it is about.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from itertools import count
+
+import msgspec
 
 from engine.api import (
     OPERATOR_SCOPE,
     CacheSource,
     Cancelled,
+    FinishReason,
     History,
     Job,
     JobClass,
     JobId,
     Limits,
     OwnerId,
+    Receipt,
     Scope,
+    Seam,
     SessionId,
     Started,
     Zone,
@@ -49,6 +55,20 @@ def config(**changes: object) -> CoreConfig:
 
 def user_scope(owner_id: OwnerId) -> Scope:
     return Scope(f"user:{owner_id}")
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that ran and ended, with its receipt."""
+
+    reason: FinishReason
+    token_ids: tuple[int, ...]
+    seam: Seam
+    receipt: Receipt
+
+
+def seeded(seed: int) -> random.Random:
+    """Chance that repeats: the same seed, the same life."""
+    return random.Random(seed)  # noqa: S311
 
 
 class Desk:
@@ -93,7 +113,7 @@ class Desk:
             resumed_output=tuple(resumed),
         )
 
-    def history(self, done: Ended, job: Job, *, head_end: int = 0) -> History:
+    def history(self, done: Ended | Turn, job: Job, *, head_end: int = 0) -> History:
         """What a turn that follows `done` says of it."""
         return History(
             token_ids=(*job.token_ids, *done.token_ids),
@@ -108,14 +128,20 @@ class Desk:
         self.paper.learn(job)
         return job
 
-    def step(self) -> bool:
-        """One plan, run, commit; False when there was nothing to do."""
+    def step(self, meanwhile: Callable[[Core], object] = id) -> bool:
+        """One plan, run, commit; False when there was nothing to do.
+
+        `meanwhile` happens while the step is in flight, or in its stead.
+        """
         self.now += 1.0
         plan = self.core.plan(self.now)
         self._book(self.core.take_events())
-        if plan is None:
+        handle = None if plan is None else self.paper.launch(plan)
+        meanwhile(self.core)
+        self._book(self.core.take_events())
+        if handle is None:
             return False
-        result = self.paper.collect(self.paper.launch(plan))
+        result = self.paper.collect(handle)
         self._book(self.core.commit(result, self.now + 0.5))
         return True
 
@@ -128,16 +154,26 @@ class Desk:
         self.core.stop(job.job_id, tuple(kept), self.now)
         self._book(self.core.take_events())
 
-    def finish(self, job: Job, steps: int = 1000) -> Ended:
+    def finish(self, job: Job, steps: int = 1000) -> Turn:
         """Step until the job has ended."""
         for _ in range(steps):
-            if job.job_id in self.ended:
-                return self.ended[job.job_id]
-            if not self.step():
+            if job.job_id in self.ended or not self.step():
                 break
-        return self.ended[job.job_id]
+        ended = self.ended[job.job_id]
+        return Turn(
+            reason=ended.reason,
+            token_ids=ended.token_ids,
+            seam=ended.seam,
+            receipt=self.receipt(job),
+        )
 
-    def run(self, job: Job) -> Ended:
+    def receipt(self, job: Job) -> Receipt:
+        """What the job cost; it must have ended and been admitted."""
+        receipt = self.ended[job.job_id].receipt
+        assert receipt is not None
+        return receipt
+
+    def run(self, job: Job) -> Turn:
         return self.finish(self.submit(job))
 
     def drain(self, steps: int = 10_000) -> None:

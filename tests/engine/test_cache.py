@@ -1,0 +1,339 @@
+"""The one door: what acquire, publish, release and forget do to blocks."""
+
+from array import array
+from collections.abc import Sequence
+from itertools import count
+
+import pytest
+
+from engine.api import (
+    OPERATOR_SCOPE,
+    CacheSnapshot,
+    Forget,
+    Hold,
+    MissReason,
+    OwnerId,
+    RetentionClass,
+    Scope,
+    Subject,
+    SubjectKind,
+)
+from engine.errors import Corrupt
+from engine.kv.blocks import BlockPool
+from engine.kv.cache import Cache, Holding, lease_key
+from engine.kv.prefix import NO_END, Scopes
+from engine.kv.radix import RadixIndex
+
+ANN = OwnerId("ann")
+OWN: Scopes = ((Scope("ann"), NO_END),)
+SHARED: Scopes = ((OPERATOR_SCOPE, 6), *OWN)
+
+
+class Bench:
+    """A cache of 4-token blocks and the turns that go through it."""
+
+    def __init__(self, blocks: int = 16) -> None:
+        ticks = count()
+        pool = BlockPool(blocks)
+        self.cache = Cache(pool, RadixIndex(pool, 4), 4, lambda: float(next(ticks)))
+        self.running: list[Holding] = []
+
+    def acquire(self, ids: Sequence[int], scopes: Scopes = OWN, now: float = 0.0) -> Holding | None:
+        holding = self.cache.acquire(array("I", ids), scopes, known_end=len(ids) - 1, now=now)
+        if holding is not None:
+            self.running.append(holding)
+        self.check()
+        return holding
+
+    def start(self, ids: Sequence[int], scopes: Scopes = OWN, now: float = 0.0) -> Holding:
+        holding = self.acquire(ids, scopes, now)
+        assert holding is not None
+        self.cache.copied(holding)
+        return holding
+
+    def release(
+        self, holding: Holding, ids: Sequence[int], *, session: str = "s", now: float = 0.0
+    ) -> None:
+        key = lease_key(ANN, None) if not session else (ANN, session)
+        self.cache.release(holding, array("I", ids), len(ids), key=key, now=now)
+        self.running.remove(holding)
+        self.check()
+
+    def turn(
+        self, ids: Sequence[int], scopes: Scopes = OWN, *, session: str = "s", now: float = 0.0
+    ) -> Holding:
+        holding = self.start(ids, scopes, now)
+        self.release(holding, ids, session=session, now=now)
+        return holding
+
+    def known(self, ids: Sequence[int], scopes: Scopes = OWN) -> int:
+        return self.cache.matched_tokens(array("I", ids), scopes, len(ids))
+
+    def lease(self, wish: Hold | Forget, kind: SubjectKind = SubjectKind.SESSION, name: str = "s"):
+        subject = Subject(kind=kind, subject_id=name, owner_id=ANN)
+        state = self.cache.lease(subject, wish, 0.0, self.running)
+        self.check()
+        return state
+
+    def check(self) -> None:
+        self.cache.check(self.running)
+
+
+def test_a_partly_matching_block_is_copied_and_its_source_protected_until_then():
+    bench = Bench()
+    bench.turn(range(10))
+
+    holding = bench.acquire([*range(10), 5, 5])
+    assert holding is not None and holding.copy is not None
+    assert (holding.cached, holding.copy.slots) == (10, 2)
+    assert holding.copy.target == holding.table[2]
+    assert bench.cache.counts().copying == 1
+    bench.cache.copied(holding)
+
+    assert bench.cache.counts().copying == 0
+
+
+def test_a_running_sequence_publishes_whole_blocks_only():
+    bench = Bench()
+    holding = bench.start(range(10))
+
+    bench.cache.publish(holding, array("I", range(10)), 7)
+    assert bench.known(range(10)) == 4
+    bench.cache.publish(holding, array("I", range(10)), 7)
+    bench.release(holding, range(7))
+
+    assert bench.known(range(10)) == 7
+
+
+def test_a_release_without_anything_written_publishes_nothing():
+    bench = Bench()
+    holding = bench.start(range(10))
+
+    bench.release(holding, [])
+
+    assert bench.known(range(10)) == 0
+    assert bench.cache.counts().free == 16
+
+
+def test_two_that_computed_the_same_end_up_with_the_same_blocks():
+    bench = Bench()
+    first, second = bench.start(range(9)), bench.start(range(9))
+    ids = array("I", range(9))
+
+    bench.cache.publish(first, ids, 9)
+    bench.cache.publish(second, ids, 9)
+    bench.check()
+
+    assert second.table[:2] == first.table[:2]
+    assert second.table[2] != first.table[2]
+
+
+def test_acquire_refuses_and_changes_nothing_where_there_is_no_room():
+    bench = Bench(blocks=4)
+    bench.start(range(12))
+    before = bench.cache.counts()
+
+    assert bench.acquire(range(20, 30)) is None
+
+    assert bench.cache.counts() == before
+
+
+def test_a_match_gives_up_its_partial_block_when_the_copy_would_not_fit():
+    bench = Bench(blocks=3)
+    bench.turn(range(10))
+
+    holding = bench.acquire([*range(10), 7, 7])
+
+    assert holding is not None
+    assert (holding.cached, holding.copy) == (8, None)
+
+
+def test_extend_continues_the_table_and_says_when_it_cannot():
+    bench = Bench(blocks=3)
+    holding = bench.start(range(4))
+
+    assert bench.cache.extend(holding, 4) and len(holding.table) == 1
+    assert bench.cache.extend(holding, 12) and len(holding.table) == 3
+    assert not bench.cache.extend(holding, 13)
+
+    assert len(holding.table) == 3
+
+
+def test_eviction_takes_from_the_end_of_a_leaf_and_only_what_is_wanted():
+    bench = Bench(blocks=4)
+    bench.turn(range(16))
+
+    bench.turn(range(50, 54))
+
+    assert bench.known(range(16)) == 12
+    assert bench.cache.evicted_blocks == 1
+
+
+def test_eviction_passes_over_a_leaf_whose_end_is_in_use():
+    bench = Bench(blocks=6)
+    bench.turn(range(8), now=1)
+    bench.turn(range(20, 28), now=2)
+    reader = bench.start([*range(8), 1], now=3)
+
+    bench.start(range(40, 48), now=4)
+
+    assert bench.known(range(8)) == 8
+    assert bench.known(range(20, 28)) == 4
+    assert reader.cached == 8
+
+
+def test_what_a_session_lost_is_remembered_for_its_next_receipt():
+    bench = Bench(blocks=4)
+    bench.turn(range(16), session="s")
+
+    bench.turn(range(50, 54), session="t")
+
+    assert bench.cache.loss((ANN, "s")) is MissReason.EVICTED_PRESSURE
+    assert bench.cache.loss((ANN, "t")) is None
+
+
+def test_a_forgotten_session_is_wiped_and_the_operators_zone_is_not():
+    bench = Bench()
+    bench.turn(range(12), SHARED)
+
+    state = bench.lease(Forget())
+
+    assert state.retention is RetentionClass.ORPHAN
+    assert bench.known(range(12), SHARED) == 6
+    # The operator's last two tokens lie in a block with forgotten ones: it is wiped when it goes.
+    assert len(bench.cache.take_wipes()) == 1
+    assert bench.cache.counts().cached == 2
+
+
+def test_a_persona_that_is_forgotten_goes_with_its_zone():
+    bench = Bench()
+    bench.turn(range(6), ((OPERATOR_SCOPE, NO_END),), session="p")
+
+    bench.lease(Forget(), SubjectKind.PERSONA, "p")
+
+    assert bench.cache.counts().free == 16
+
+
+def test_forgetting_spares_what_another_session_refers_to():
+    bench = Bench()
+    bench.turn(range(8), session="s")
+    bench.turn([*range(8), 1, 1], session="t")
+
+    bench.lease(Forget())
+
+    assert bench.known([*range(8), 1, 1]) == 10
+
+
+def test_forgetting_spares_what_another_sequence_reads():
+    bench = Bench()
+    bench.turn(range(8))
+    holding = bench.start([*range(8), 1])
+    bench.running.remove(holding)
+    subject = Subject(kind=SubjectKind.SESSION, subject_id="s", owner_id=ANN)
+
+    bench.cache.lease(subject, Forget(), 0.0)
+
+    assert bench.known(range(8)) == 8
+
+
+def test_what_a_forgotten_sequence_has_published_is_taken_back_while_it_runs():
+    bench = Bench()
+    holding = bench.start(range(9))
+    bench.cache.publish(holding, array("I", range(9)), 9)
+
+    bench.lease(Forget())
+    assert bench.known(range(9)) == 0
+    bench.cache.discard(holding)
+
+    assert len(bench.cache.take_wipes()) == 3
+    assert bench.cache.counts().free == 16
+
+
+def test_an_owner_forgets_jobs_without_a_session_too():
+    bench = Bench()
+    bench.turn(range(9), session="")
+
+    bench.lease(Forget(), SubjectKind.OWNER, "ann")
+
+    assert bench.cache.counts().free == 16
+
+
+def test_a_wish_answers_with_its_blocks_and_when_it_expires():
+    bench = Bench()
+    bench.turn(range(9))
+
+    state = bench.lease(Hold(retention=RetentionClass.LIVE, ttl_s=30.0))
+    assert (state.pinned_blocks, state.expires_s) == (3, 30.0)
+    assert bench.cache.counts().pinned == 3
+    bench.cache.expire(30.0)
+
+    assert bench.cache.counts().pinned == 0
+    assert bench.lease(Hold(retention=RetentionClass.IDLE)).expires_s is None
+
+
+def test_events_are_numbered_and_only_new_ones_are_told():
+    bench = Bench(blocks=4)
+    bench.turn(range(16))
+    bench.turn(range(50, 54))
+    bench.lease(Hold(retention=RetentionClass.KEPT))
+    bench.lease(Forget())
+
+    kinds = [event.kind for event in bench.cache.events(0)]
+
+    assert kinds == ["published", "evicted", "published", "leased", "forgotten", "forgotten"]
+    assert [event.sequence_number for event in bench.cache.events(4)] == [5, 6]
+
+
+def test_a_snapshot_tells_sizes_and_sessions():
+    bench = Bench()
+    bench.turn(range(12), SHARED, now=1.0)
+    bench.turn(range(30, 34), session="")
+    bench.start([*range(6), 9, 9], SHARED)
+
+    snapshot: CacheSnapshot = bench.cache.snapshot(5.0)
+
+    (session,) = snapshot.sessions
+    assert (session.session_id, session.cached_tokens, session.idle_s) == ("s", 12, 4.0)
+    sizes = {(node.scope, node.tokens, node.in_use) for node in snapshot.nodes}
+    assert sizes == {(OPERATOR_SCOPE, 6, True), ("ann", 6, False), ("ann", 4, False)}
+    parents = {node.node_id: node.parent_id for node in snapshot.nodes}
+    assert sum(parent is None for parent in parents.values()) == 2
+    assert RetentionClass.RUNNING in {node.retention for node in snapshot.nodes}
+
+
+def test_its_own_time_is_measured_with_the_meter_it_is_given():
+    bench = Bench()
+
+    bench.turn(range(4))
+
+    assert bench.cache.spent_s > 0
+
+
+def test_check_notices_a_block_that_could_be_written_while_shared():
+    bench = Bench()
+    bench.turn(range(8))
+    holding = bench.start([*range(8), 1, 1])
+    other = bench.start([*range(8), 2, 2])
+
+    bench.cache._pool.share([holding.table[2]])
+    bench.cache._pool.free([other.table[2]])
+    other.table[2] = holding.table[2]
+
+    with pytest.raises(Corrupt, match="can be written"):
+        bench.cache.check(bench.running)
+
+
+def test_a_sequence_publishes_on_its_own_path_after_another_went_on_from_its_entry():
+    bench = Bench()
+    slow, fast = [*range(8), 1, 1, 1, 1, 1, 1, 1, 1], [*range(8), 2, 2, 2, 2]
+    holding = bench.start(slow)
+    bench.cache.publish(holding, array("I", slow), 8)
+    other = bench.start(fast)
+    bench.cache.publish(other, array("I", fast), 12)
+
+    bench.release(holding, slow)
+    bench.release(other, fast)
+
+    assert bench.known(slow) == 16
+    assert bench.known(fast) == 12
+    assert bench.known([*fast, 1, 1, 1, 1]) == 12
