@@ -145,6 +145,7 @@ export class Conversation {
       this.hear({ type: "loaded", conversation, messages });
       this.#flush();
       const unread = live(this.state).some((response) => !this.state.readings[response.id]);
+      if (this.phase === "loading") this.trouble = null;
       this.phase = "ready";
       if (unread) await this.#resume();
     } catch (error) {

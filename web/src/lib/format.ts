@@ -38,19 +38,41 @@ export function speed(receipt: Receipt): number | null {
   return seconds > 0 ? (receipt.output_tokens - 1) / seconds : null;
 }
 
-const SOURCES: readonly (readonly [keyof CachedBySource, string])[] = [
-  ["session", "this conversation"],
-  ["document", "a document"],
-  ["persona", "the persona, shared"],
-  ["template", "the model's own opening, shared"],
+/** One kind of prompt tokens; `start` and `end` are shares of the prompt, `[start, end)`. */
+export interface Share {
+  readonly kind: keyof CachedBySource | "computed";
+  readonly name: string;
+  readonly tokens: number;
+  readonly start: number;
+  readonly end: number;
+}
+
+const KINDS: readonly (readonly [Share["kind"], string])[] = [
+  ["template", "from the model’s own opening, shared"],
+  ["persona", "from the persona, shared"],
+  ["document", "from a document, shared"],
+  ["session", "from this conversation"],
+  ["computed", "new"],
 ];
 
-/** Cached tokens by whose they are, nothing for what is zero. */
-export function sources(
-  cached: CachedBySource,
-): { readonly name: string; readonly tokens: number }[] {
-  return SOURCES.map(([key, name]) => ({ name, tokens: cached[key] })).filter(
-    ({ tokens }) => tokens > 0,
+/** What the prompt was made of, in its order; nothing for what is zero. */
+export function shares(receipt: Receipt): Share[] {
+  const tokensOf = { ...receipt.cached_by_source, computed: receipt.computed_tokens };
+  let sum = 0;
+  return KINDS.map(([kind, name]) => {
+    const start = sum / receipt.prompt_tokens;
+    sum += tokensOf[kind];
+    return { kind, name, tokens: tokensOf[kind], start, end: sum / receipt.prompt_tokens };
+  }).filter(({ tokens }) => tokens > 0);
+}
+
+/** "Waited 2 ms, read what was new in 237 ms, wrote 15 tokens in 2.4 s, 7 a second." */
+export function timesLine(receipt: Receipt): string {
+  const rate = speed(receipt);
+  return (
+    `Waited ${duration(receipt.queue_s)}, read what was new in ${duration(receipt.prefill_s)}, ` +
+    `wrote ${count(receipt.output_tokens)} tokens in ${duration(receipt.total_s)}` +
+    (rate === null ? "." : `, ${count(rate)} a second.`)
   );
 }
 

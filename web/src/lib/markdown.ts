@@ -115,10 +115,11 @@ marked.use({
     paragraph({ tokens }) {
       return `<p dir="auto">${this.parser.parseInline(tokens)}</p>`;
     },
-    // The page's own headings come first: an answer's "#" is a third level.
+    // Each message is a second-level heading of the page, so an answer's own begin at the third.
     heading({ tokens, depth }) {
-      const level = Math.min(depth + 2, 6);
-      return `<h${level} dir="auto">${this.parser.parseInline(tokens)}</h${level}>`;
+      const level = Math.min(Math.max(depth, 2) + 1, 6);
+      const inner = this.parser.parseInline(tokens);
+      return `<h${level} dir="auto" class="level-${depth}">${inner}</h${level}>`;
     },
     blockquote({ tokens }) {
       return `<blockquote dir="auto">${this.parser.parse(tokens)}</blockquote>`;
@@ -179,7 +180,7 @@ function row(
 const TAGS =
   "p h3 h4 h5 h6 ul ol li blockquote pre code em strong del a br hr " +
   "table thead tbody tr th td div span button";
-const ATTRIBUTES = "href rel target class dir tabindex role aria-label type start";
+const PLAIN_ATTRIBUTES = "rel target class dir tabindex role aria-label type start".split(" ");
 
 const purifier = DOMPurify(window);
 purifier.addHook("afterSanitizeAttributes", (node) => {
@@ -191,7 +192,9 @@ purifier.addHook("afterSanitizeAttributes", (node) => {
 export function sanitised(html: string): string {
   return purifier.sanitize(html, {
     ALLOWED_TAGS: TAGS.split(" "),
-    ALLOWED_ATTR: ATTRIBUTES.split(" "),
+    ALLOWED_ATTR: ["href", ...PLAIN_ATTRIBUTES],
+    // Every other value would have to look like an address of ours.
+    ADD_URI_SAFE_ATTR: PLAIN_ATTRIBUTES,
     ALLOWED_URI_REGEXP: SAFE_ADDRESS,
     ALLOW_ARIA_ATTR: false,
     ALLOW_DATA_ATTR: false,
