@@ -62,7 +62,9 @@ handlers = [complete_chat, list_models, show_model]
 
 
 def _model(card: ModelCard) -> Model:
-    return Model(id=card.name, context_tokens=card.context_tokens)
+    """The context as far as the pool can hold it."""
+    room = card.pool_blocks * card.block_tokens
+    return Model(id=card.name, context_tokens=min(card.context_tokens, room))
 
 
 async def _begin(supervisor: Supervisor, principal: Principal, turn: TurnRequest) -> Exchange:

@@ -3,6 +3,7 @@
 Every stored response can be watched again, live or ended, from any number on (law 14).
 """
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
@@ -65,7 +66,7 @@ async def show_response(
     starting_after: int | None = None,
 ) -> Response[Any]:
     """With `stream=true` the events after `starting_after`, or all of them."""
-    found = await supervisor.response(request.user, ResponseId(response_id))
+    found = await supervisor.response(request.user, _id(response_id))
     if not stream:
         if starting_after is not None:
             raise InvalidRequest("`starting_after` needs `stream=true`.", field="starting_after")
@@ -80,15 +81,15 @@ async def cancel_response(
     request: DialectRequest, supervisor: Supervisor, response_id: str
 ) -> ResponseObject:
     """Any response, in any state; one that has ended stays as it is."""
-    await supervisor.cancel(request.user, ResponseId(response_id))
-    return stored_response(await supervisor.response(request.user, ResponseId(response_id)))
+    await supervisor.cancel(request.user, _id(response_id))
+    return stored_response(await supervisor.response(request.user, _id(response_id)))
 
 
 @delete(ResponsePath, status_code=200)
 async def delete_response(
     request: DialectRequest, supervisor: Supervisor, response_id: str
 ) -> ResponseDeleted:
-    await supervisor.delete_response(request.user, ResponseId(response_id))
+    await supervisor.delete_response(request.user, _id(response_id))
     return ResponseDeleted(id=response_id)
 
 
@@ -103,11 +104,21 @@ async def list_input_items(
     order: Literal["asc", "desc"] = "desc",
 ) -> InputItemList:
     """The messages that the response's own request brought."""
-    items = await supervisor.input_items(request.user, ResponseId(response_id))
+    items = await supervisor.input_items(request.user, _id(response_id))
     return _page(items if order == "asc" else items[::-1], after, limit)
 
 
 handlers = [create_response, show_response, cancel_response, delete_response, list_input_items]
+
+
+_ID = re.compile(r"resp_[0-9a-z]{26}")
+
+
+def _id(text: str) -> ResponseId:
+    """What cannot be an id is not looked up: a database refuses some texts instead of missing them."""
+    if not _ID.fullmatch(text):
+        raise NotFound("There is no such response.", field="response_id")
+    return ResponseId(text)
 
 
 def _check_background(asked: ResponseCreate) -> None:

@@ -34,6 +34,8 @@ _TEXT_PARTS = {"text", "input_text", "output_text"}
 def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
     """The turn that `/v1/responses` asks for, by HTTP or by a socket."""
     _check_model(asked, model)
+    if asked.input is None:
+        raise missing("input")
     prewarm = asked.prompt_cache_options and asked.prompt_cache_options.prewarm
     wants_logprobs = "message.output_text.logprobs" in (asked.include or ()) or asked.top_logprobs
     previous = asked.previous_response_id

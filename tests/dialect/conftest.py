@@ -1,0 +1,70 @@
+"""Two servers for the SDK: one whose engine a test holds in its hand, one with the real model."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from openai import OpenAI
+
+from app.ids import new_user_id
+from engine.api import Engine
+from tests.kit.echo import EchoEngine
+from tests.kit.server import Server, run_command, start_server
+from tests.kit.serving import Serving, serving
+
+
+@pytest.fixture(scope="session")
+def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    async def open_engine() -> Engine:
+        return EchoEngine()
+
+    with serving(tmp_path_factory.mktemp("echo"), open_engine) as server:
+        yield server
+
+
+@pytest.fixture
+def echo(echo_server: Serving) -> Iterator[EchoEngine]:
+    """Its engine, let go when the test ends."""
+    engine = echo_server.service.engine
+    assert isinstance(engine, EchoEngine)
+    yield engine
+    engine.refusal = None
+    echo_server.call(engine.release)
+
+
+@pytest.fixture(scope="session")
+def model_server() -> Iterator[Server]:
+    """As its user has it: a process, with the engine in another; fp32, so that greedy is exact."""
+    with start_server(KEEPWARM_DTYPE="float32") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(echo_server: Serving) -> OpenAI:
+    return a_client(echo_server)
+
+
+@pytest.fixture(scope="session")
+def stranger(echo_server: Serving) -> OpenAI:
+    """Another user of the same server."""
+    _, key = echo_server.new_user()
+    return a_client(echo_server, key.key)
+
+
+def a_client(server: Serving, key: str | None = None) -> OpenAI:
+    return sdk(server.url, key or server.key)
+
+
+def sdk(url: str, key: str) -> OpenAI:
+    """The SDK as it comes; it repeats nothing by itself, so that a test sees each answer."""
+    return OpenAI(base_url=url, api_key=key, max_retries=0, timeout=60)
+
+
+def new_key(server: Server) -> str:
+    """A key of a user who was not there before."""
+    email = f"{new_user_id()}@example.org"
+    run_command(server.folder, "admin", "user", "create", email, "--password", "a long password")
+    made = run_command(server.folder, "admin", "key", "create", "--email", email)
+    found = re.search(r"sk-kw-\S+", made)
+    assert found, made
+    return found[0]

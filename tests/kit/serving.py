@@ -1,0 +1,124 @@
+"""A whole server on a real socket, in a thread of this process, so that a test holds its engine.
+
+The thread has the loop that the server lives on; a test reaches into it by `do`.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from app.asgi import Server, Service, compose, uvicorn_config
+from app.db.revisions import migrate
+from app.ids import UserId, new_user_id
+from app.people.keys import NewKey
+from app.settings import Settings
+from engine.api import Engine
+
+T = TypeVar("T")
+OpenEngine = Callable[[], Awaitable[Engine]]
+
+KEY = "sk-kw-the-key-of-the-tests-0001"
+START_S = 120.0
+WAIT_S = 30.0
+
+
+class Serving:
+    """`url` is the dialect's base address; `key` is let in there."""
+
+    key = KEY
+
+    def __init__(self, service: Service, port: int, stop: Callable[[], None]) -> None:
+        self.service = service
+        self.url = f"http://127.0.0.1:{port}/v1"
+        self.stop = stop
+        self._loop = asyncio.get_running_loop()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` on the server's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
+
+    def call(self, act: Callable[..., object], *given: object) -> None:
+        """Call something that is no coroutine on the server's loop."""
+
+        async def called() -> None:
+            act(*given)
+
+        self.do(called())
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Returns when the server has come to where `holds` is true."""
+
+        async def come() -> None:
+            async with asyncio.timeout(WAIT_S):
+                while not holds():  # noqa: ASYNC110  what is waited for has no event
+                    await asyncio.sleep(0)
+
+        self.do(come())
+
+    def new_user(self) -> tuple[UserId, NewKey]:
+        """Another user and a key of theirs."""
+        return self.do(self._new_user())
+
+    async def _new_user(self) -> tuple[UserId, NewKey]:
+        email = f"{new_user_id()}@example.org"
+        user_id = await self.service.accounts.create_user(email, "Other", "a long password")
+        return user_id, await self.service.keys.create(user_id, "test")
+
+
+@contextlib.contextmanager
+def serving(data_dir: Path, open_engine: OpenEngine) -> Iterator[Serving]:
+    """Up when this returns, drained and gone when the block ends."""
+    ready: Future[Serving] = Future()
+    thread = threading.Thread(target=lambda: asyncio.run(_serve(data_dir, open_engine, ready)))
+    thread.start()
+    server = ready.result(START_S)
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join()
+
+
+async def _serve(data_dir: Path, open_engine: OpenEngine, ready: Future[Serving]) -> None:
+    try:
+        await _run(data_dir, open_engine, ready)
+    except Exception as error:
+        if ready.done():
+            raise
+        ready.set_exception(error)
+
+
+async def _run(data_dir: Path, open_engine: OpenEngine, ready: Future[Serving]) -> None:
+    settings = Settings(data_dir=data_dir, api_key=KEY)
+    await migrate(settings.database_url)
+    engine = await open_engine()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        service = Service(settings, engine)
+        port = listener.getsockname()[1]
+        server = _Threaded(
+            uvicorn_config(compose(service), settings),
+            service,
+            lambda _: ready.set_result(Serving(service, port, stop)),
+        )
+
+        def stop() -> None:
+            server.should_exit = True
+
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await engine.aclose()
+
+
+class _Threaded(Server):
+    """Signals belong to the main thread; a test stops this server by hand."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
