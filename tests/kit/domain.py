@@ -110,6 +110,17 @@ class Domain:
         log = await self.supervisor.log(who, response.id, after)
         return [event async for event in log.subscribe(after)]
 
+    async def until(
+        self, who: Principal, response: ResponseView, kind: type[LogEvent], times: int = 1
+    ) -> None:
+        """Wait for the log to have so many events of a kind."""
+        log = await self.supervisor.log(who, response.id)
+        async with contextlib.aclosing(log.subscribe()) as events:
+            async for event in events:
+                times -= isinstance(event, kind)
+                if not times:
+                    return
+
     async def ended(self, who: Principal, response: ResponseView) -> ResponseEnded:
         """How it ended, once it has."""
         last = (await self.events(who, response))[-1]

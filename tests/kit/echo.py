@@ -7,6 +7,7 @@ before their next beat, until `release()`.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -91,18 +92,19 @@ class EchoEngine:
         self._cancelled: set[JobId] = set()
         self._running: set[JobId] = set()
         self._moved = asyncio.Event()
+        self._beats: Counter[JobId] = Counter()
         self._allowed: int | None = None
         self._closed = False
 
     # ------------------------------------------------------------ the test's hand
 
     def hold(self, after_beats: int = 0) -> None:
-        """From now on let jobs do `after_beats` more beats together, then wait."""
+        """Let each job do `after_beats` beats in all, then wait."""
         self._allowed = after_beats
 
-    def release(self, beats: int | None = None) -> None:
-        """Let jobs do so many beats more; any number of them without one."""
-        self._allowed = None if beats is None else (self._allowed or 0) + beats
+    def release(self) -> None:
+        """Let all jobs run to their ends."""
+        self._allowed = None
         self._wake()
 
     def _wake(self) -> None:
@@ -173,14 +175,16 @@ class EchoEngine:
 
     async def _may_go(self, job: Job) -> bool:
         """Wait for the test's hand; False when the job was cancelled meanwhile."""
-        while self._allowed == 0 and job.job_id not in self._cancelled:
+        while self._held(job.job_id) and job.job_id not in self._cancelled:
             await self._moved.wait()
         if job.job_id in self._cancelled:
             return False
-        if self._allowed is not None:
-            self._allowed -= 1
+        self._beats[job.job_id] += 1
         await asyncio.sleep(0)
         return True
+
+    def _held(self, job_id: JobId) -> bool:
+        return self._allowed is not None and self._beats[job_id] >= self._allowed
 
     def _match(self, prompt: tuple[int, ...]) -> int:
         lengths = [_common(prompt, one) for one in self._seen]
