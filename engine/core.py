@@ -171,9 +171,9 @@ class Core:
         return Cancelled(job_id=job_id, step=self._step)
 
     def stop(self, job_id: JobId, kept: tuple[int, ...], now: float) -> None:
-        """End a job whose text is complete: only `kept` of its output counts.
+        """End a job whose text is complete: of its output, resumed included, only `kept` counts.
 
-        `kept` may be shorter than what was drawn, and may end in ids that never were (the
+        It may be shorter than what was drawn, and may end in ids that never were (the
         re-encoded rest of a token that a stop string cut in two). A job that has ended stays as
         it ended.
         """
@@ -339,11 +339,12 @@ class Core:
     def _take(self, sequence: Sequence, drawn: tuple[DrawnToken, ...], now: float) -> None:
         if len(drawn) != (0 if sequence.is_warm_up else 1):
             raise Corrupt(f"job {sequence.job.job_id} drew {len(drawn)} tokens")
-        for token in drawn:
-            sequence.append(token.token_id)
-            self._events.append(Emitted(job_id=sequence.job.job_id, drawn=drawn))
-            if sequence.times.first_token_s is None:
-                sequence.times.first_token_s = now
+        if not drawn:
+            return
+        sequence.append(drawn[0].token_id)
+        self._events.append(Emitted(job_id=sequence.job.job_id, drawn=drawn))
+        if sequence.times.first_token_s is None:
+            sequence.times.first_token_s = now
 
     def _end_soon(self, sequence: Sequence, ending: Ending, now: float) -> None:
         """Now, or where a step in flight still writes into its blocks, with that step's commit."""

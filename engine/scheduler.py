@@ -115,22 +115,26 @@ class Scheduler:
 
     def _admit(self, step: Step, rank: int, now: float) -> bool:
         """Start what waits in a class; False when somebody there found no room."""
-        while step.budget > 0:
+        while any(s.rank == rank for s in self.waiting):
+            if step.budget == 0 or not self._has_seat(rank):
+                return False
             sequence = self._next_waiting(rank)
             if sequence is None:
                 return True
             if not self._seat(step, sequence, now):
                 return False
             step.give(sequence)
-        return False
+        return True
 
     def _next_waiting(self, rank: int) -> Sequence | None:
         waiting = [s for s in self.waiting if s.rank == rank]
-        if not waiting:
-            return None
         running = Counter(s.job.owner_id for s in self.running)
         waiting.sort(key=lambda s: (not s.turn, running[s.job.owner_id], s.arrival))
         return next((s for s in waiting if not self._waits_for_prefix(s)), None)
+
+    def _has_seat(self, rank: int) -> bool:
+        """Whether one more may run, if need be in the place of a weaker one."""
+        return len(self.running) < self._capacity.max_running or self.running[-1].rank > rank
 
     def _seat(self, step: Step, sequence: Sequence, now: float) -> bool:
         holding = None

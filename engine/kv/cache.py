@@ -179,7 +179,8 @@ class Cache:
         Its path is leased to `key` in either case: whatever is published can be forgotten.
         """
         self.copied(holding)
-        if written > holding.published:
+        # Another may have gone on from the entry that this path ends in: then it is split there.
+        if written > holding.published or holding.entry.end != holding.published:
             self._publish(holding, ids, written)
         if holding.published:
             self._touch(holding.entry, now)

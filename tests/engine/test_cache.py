@@ -337,3 +337,18 @@ def test_a_sequence_publishes_on_its_own_path_after_another_went_on_from_its_ent
     assert bench.known(slow) == 16
     assert bench.known(fast) == 12
     assert bench.known([*fast, 1, 1, 1, 1]) == 12
+
+
+def test_a_path_ends_where_its_sequence_did_though_another_went_on_from_there():
+    bench = Bench()
+    short, long = [*range(8)], [*range(8), 2, 2, 2, 2]
+    holding = bench.start(short)
+    bench.cache.publish(holding, array("I", short), 8)
+    bench.turn(long, session="long")
+    bench.release(holding, short, session="short")
+
+    bench.lease(Forget(), name="long")
+
+    assert bench.known(long) == 8
+    bench.lease(Forget(), name="short")
+    assert bench.cache.counts().free == 16
