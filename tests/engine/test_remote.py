@@ -1,0 +1,208 @@
+"""An engine's process may die, hang or never start; what was asked of it is answered all the same."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import aclosing
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from engine.api import Delta, FinishReason, Job, Limits, Sampling
+from engine.errors import EngineLost, Misconfigured
+from engine.remote import Care, RemoteEngine
+from tests.kit.engines import (
+    GREEDY,
+    Outcome,
+    a_config,
+    a_job,
+    first_prompt,
+    open_remote,
+    play,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CARE = Care(heartbeat_s=0.2, hung_s=3.0, backoff_s=0.0)
+SEEDED = Sampling(temperature=1.1, top_p=0.95, repetition_penalty=1.1, seed=7)
+
+PARENT = """
+import asyncio
+from tests.kit.engines import a_config
+from engine.remote import RemoteEngine
+
+async def main():
+    engine = await RemoteEngine.open(a_config())
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine():
+    async with open_remote(care=CARE) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize(
+    ("question", "sampling", "stop"),
+    [
+        ("Name ten animals and what they eat.", GREEDY, False),
+        ("Tell me a story about a fox.", SEEDED, False),
+        ("Name ten animals and what they eat.", GREEDY, True),
+    ],
+    ids=["greedy", "seeded", "stop string across the cut"],
+)
+async def test_13_an_answer_cut_by_kill_9_equals_the_undisturbed_one(
+    engine, question, sampling, stop
+):
+    prompt = await first_prompt(engine, question)
+    job = a_job(prompt, sampling=sampling, limits=Limits(max_output_tokens=40))
+    undisturbed = await play(engine, job)
+    if stop:
+        # It begins in the last token that arrives before the cut.
+        start = len((await play(engine, shortened(job, tokens=8))).text)
+        text = undisturbed.text[start : start + 16]
+        job = a_job(prompt, limits=Limits(max_output_tokens=40, stop=(text,)))
+        undisturbed = await play(engine, job)
+        assert undisturbed.finished.reason is FinishReason.STOP
+    boot_id = (await engine.info()).boot_id
+
+    disturbed = await play_killing(engine, job, after_tokens=9)
+
+    assert disturbed.text == undisturbed.text
+    assert disturbed.token_ids == undisturbed.token_ids
+    assert disturbed.finished.reason is undisturbed.finished.reason
+    assert disturbed.sent_ids == undisturbed.sent_ids
+    assert (await engine.info()).boot_id != boot_id
+
+
+async def test_13_a_cut_through_a_character_neither_loses_nor_doubles_it(engine):
+    prompt = await first_prompt(engine, "Repeat these signs five times: 🦊 🐻 漢字 ✅")
+    job = a_job(prompt, limits=Limits(max_output_tokens=12))
+    undisturbed = await play(engine, job)
+    first_text = next(i for i, event in enumerate(undisturbed.events[1:]) if event.text)
+
+    disturbed = await play_killing(engine, job, after_tokens=first_text)
+
+    assert first_text > 0
+    assert disturbed.text == undisturbed.text
+
+
+async def test_a_job_without_a_seed_goes_on_with_the_stream_it_began(engine):
+    prompt = await first_prompt(engine, "Tell me a story about a fox.")
+    job = a_job(prompt, sampling=Sampling(temperature=1.0), limits=Limits(max_output_tokens=24))
+
+    outcome = await play_killing(engine, job, after_tokens=6)
+    stats = await engine.stats()
+
+    assert stats.boot_id == (await engine.info()).boot_id == outcome.receipt.boot_id
+    assert outcome.sent_ids == outcome.token_ids
+    assert len(outcome.token_ids) == 24 or outcome.finished.reason is FinishReason.STOP
+
+
+async def test_a_hung_engine_is_replaced_and_its_jobs_go_on(engine):
+    prompt = await first_prompt(engine, "Name ten animals and what they eat.")
+    job = a_job(prompt, limits=Limits(max_output_tokens=30))
+    undisturbed = await play(engine, job)
+    hung = process_of(engine)
+
+    outcome = await play_killing(engine, job, after_tokens=5, number=signal.SIGSTOP)
+
+    assert outcome.text == undisturbed.text
+    assert not hung.is_running()
+
+
+async def test_an_engine_that_keeps_dying_is_given_up_and_leaves_nothing():
+    engines, files = own_engines(), own_files()
+    async with open_remote(care=Care(restarts=0)) as engine:
+        prompt = await first_prompt(engine, "Tell me a story.")
+        job = a_job(prompt, limits=Limits(max_output_tokens=200, ignore_eos=True))
+
+        with pytest.raises(EngineLost):
+            await play_killing(engine, job, after_tokens=2)
+        with pytest.raises(EngineLost):
+            await engine.stats()
+
+    assert (own_engines(), own_files()) == (engines, files)
+
+
+async def test_a_job_that_was_in_flight_in_every_lost_engine_is_given_up():
+    async with open_remote(care=Care(losses=1, backoff_s=0.0)) as engine:
+        prompt = await first_prompt(engine, "Tell me a story.")
+        job = a_job(prompt, limits=Limits(max_output_tokens=200, ignore_eos=True))
+
+        outcome = await play_killing(engine, job, after_tokens=2)
+
+        assert outcome.finished.reason is FinishReason.FAILED
+        assert outcome.finished.token_ids == outcome.sent_ids
+        assert (await engine.stats()).running_jobs == 0
+
+
+async def test_a_configuration_that_cannot_work_is_told_by_its_type_and_leaves_nothing():
+    before = own_engines()
+
+    with pytest.raises(Misconfigured, match="no-such-model"):
+        await RemoteEngine.open(a_config(model="./no-such-model"))
+
+    assert own_engines() == before
+
+
+def test_an_engine_dies_with_its_parent():
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        [child] = psutil.Process(parent.pid).children()
+
+        parent.kill()
+        _, alive = psutil.wait_procs([child], timeout=10)
+
+    assert not alive
+
+
+def test_a_parent_that_only_connects_never_loads_torch():
+    code = "import sys, engine.connect, engine.remote; print('torch' in sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+    assert loaded.stdout == b"False\n"
+
+
+def shortened(job: Job, *, tokens: int) -> Job:
+    return a_job(job.token_ids, limits=Limits(max_output_tokens=tokens))
+
+
+async def play_killing(
+    engine: RemoteEngine, job: Job, *, after_tokens: int, number: int = signal.SIGKILL
+) -> Outcome:
+    """Play a job and strike its engine once, when so many tokens have arrived."""
+    events = []
+    struck = False
+    async with aclosing(engine.generate(job)) as stream:
+        async for event in stream:
+            events.append(event)
+            deltas = [event for event in events if isinstance(event, Delta)]
+            if not struck and sum(len(delta.token_ids) for delta in deltas) >= after_tokens:
+                struck = True
+                process_of(engine).send_signal(number)
+    assert struck
+    return Outcome(events=tuple(events))
+
+
+def own_files() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("keepwarm-*"))
+
+
+def own_engines() -> set[int]:
+    children = psutil.Process().children()
+    return {child.pid for child in children if "engine" in child.cmdline()}
+
+
+def process_of(engine: RemoteEngine) -> psutil.Process:
+    assert engine.pid is not None
+    return psutil.Process(engine.pid)
