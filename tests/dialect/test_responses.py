@@ -132,6 +132,23 @@ def test_14_resuming_after_the_end_gives_exactly_what_is_missing(
     assert plain(list(missing)) == plain(whole[after + 1 :])
 
 
+def test_14_an_answer_whose_deltas_are_gone_is_told_again_from_storage(
+    client: OpenAI, echo: EchoEngine, echo_server: Serving
+):
+    whole = list(client.responses.create(input="Hello", stream=True))
+    assert whole[0].type == "response.created"
+    response_id = whole[0].response.id
+    echo_server.call(echo_server.service.logs.drop, response_id)
+
+    again = list(client.responses.retrieve(response_id, stream=True))
+    tail = list(client.responses.retrieve(response_id, stream=True, starting_after=4))
+
+    assert written(again) == written(whole)
+    assert again[-1].type == whole[-1].type == "response.completed"
+    assert again[-1].response.to_dict() == whole[-1].response.to_dict()
+    assert plain(tail) == plain(again[5:])
+
+
 def test_13_what_is_not_stored_stops_with_its_stream(
     client: OpenAI, echo: EchoEngine, echo_server: Serving
 ):

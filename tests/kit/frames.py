@@ -6,11 +6,15 @@ from pathlib import Path
 
 import msgspec
 
+from app.errors import InvalidRequest, TooMany
 from app.events import LogEvent
 from app.routes.openai import schema
+from app.routes.openai.socket import error_event
 from app.routes.openai.view import CompletionFold, ResponseFold
 from tests.kit import logs
 
+REFUSED = InvalidRequest("This value is not supported.", code="invalid_value", field="top_p")
+FULL = TooMany("Too many wait.", code="websocket_queue_full", retry_after_s=1.0)
 GOLDEN = Path(__file__).parent.parent / "golden" / "dialect"
 
 
@@ -34,6 +38,7 @@ async def golden() -> dict[str, str]:
         "lane.jsonl": _lines(responses(await logs.answered(["Hi"], logs.CUT), "left")),
         "failed.jsonl": _lines(responses(await logs.without_item(logs.FAILED))),
         "chunks.jsonl": _lines(chunks(answer, usage_asked=True, wants_logprobs=True)),
+        "errors.jsonl": _lines([error_event(REFUSED), error_event(FULL, "left")]),
     }
 
 
