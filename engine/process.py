@@ -95,14 +95,15 @@ class EngineProcess:
         raise EngineLost(f"the engine's process ended with status {self._child.returncode}{words}")
 
     async def stop(self, *, patience_s: float) -> None:
-        """End the process: politely, and after `patience_s` by force. Idempotent."""
-        if patience_s > 0:
-            self._signal(signal.SIGTERM)
-            await asyncio.wait((self._exited,), timeout=patience_s)
-        self._signal(signal.SIGKILL)
-        await asyncio.wait((self._exited,))
-        await asyncio.wait((self._stderr,))
-        self._context.destroy(linger=0)
+        """End the process: politely, and by force after `patience_s` or when cancelled. Idempotent."""
+        try:
+            if patience_s > 0:
+                self._signal(signal.SIGTERM)
+                await asyncio.wait((self._exited,), timeout=patience_s)
+        finally:
+            self._signal(signal.SIGKILL)
+            await asyncio.wait((self._exited, self._stderr))
+            self._context.destroy(linger=0)
 
     async def _until_ready(self, folder: Path, report: Callable[[str], None]) -> ModelCard:
         while True:

@@ -246,10 +246,11 @@ class RemoteEngine:
         try:
             while True:
                 await self._attend(process)
+                self._raise_if_ended()
                 process = await self._start_again()
                 self._adopt(process)
         except EngineError as error:
-            self._end(EngineLost(str(error)))
+            self._end(error if isinstance(error, EngineClosed) else EngineLost(str(error)))
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -261,7 +262,8 @@ class RemoteEngine:
         try:
             await first_of(process.lost(), self._hear(process), self._feel_pulse())
         except EngineError as error:
-            log.error("%s", error)
+            if self._ended is None:
+                log.error("%s", error)
         finally:
             self._process = None
             self._started.clear()
@@ -273,6 +275,8 @@ class RemoteEngine:
             try:
                 async with asyncio.timeout(self._care.hung_s):
                     await self._answer(wire.ReadStats(), wire.StatsReply)
+            except EngineClosed:
+                continue  # asked while it closes, which is not a reason to stop listening
             except TimeoutError:
                 raise EngineLost(f"the engine did not answer in {self._care.hung_s} s") from None
             self._failures = 0
