@@ -1,0 +1,219 @@
+"""The laws of conversations on the real model and on real databases."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from sqlalchemy import select
+
+from app.db.base import Database
+from app.db.models import Message, Response
+from app.db.revisions import migrate
+from app.db.types import AccountRole
+from app.events import LogEvent, ResponseStatus, TextDelta
+from app.ids import LoginId, UserId
+from app.people.accounts import Principal
+from engine.api import Engine, RenderRequest, Role, Seam
+from engine.api import Message as Said
+from tests.kit.domain import Domain, new_person, open_domain
+from tests.kit.echo import EchoEngine
+from tests.kit.engines import open_local
+from tests.kit.killed import Acknowledged
+
+
+@pytest.fixture
+async def sqlite(tmp_path: Path) -> AsyncIterator[Database]:
+    url = f"sqlite:///{tmp_path}/keepwarm.db"
+    await migrate(url)
+    async with contextlib.aclosing(Database(url)) as database:
+        yield database
+
+
+async def prompt_of(domain: Domain, response_id: str) -> tuple[int, ...]:
+    """What a turn sent, from what is stored: head and path, without the reply."""
+    async with domain.db.read() as session:
+        row = await session.get_one(Response, response_id)
+    assert row.parent_id is not None
+    path = await domain.nodes(row.parent_id)
+    head = next(node.head_token_ids for node in reversed(path) if node.head_token_ids is not None)
+    return head + sum((node.token_ids for node in path), ())
+
+
+async def render_whole(engine: Engine, *messages: tuple[Role, str]) -> tuple[int, ...]:
+    said = tuple(Said(role=role, text=text) for role, text in messages)
+    request = RenderRequest(messages=said, seam=Seam.START, opens_reply=True)
+    return (await engine.render(request)).token_ids
+
+
+async def test_03_the_stored_ids_are_the_prompt_and_only_grow(sqlite: Database):
+    """Complete answers and cut ones, a warm-up and a fork: nothing old is derived again."""
+    async with open_local() as engine, open_domain(sqlite, engine) as domain:
+        ann = await new_person(sqlite)
+        conversation = await domain.conversations.create(ann.user_id)
+        before: tuple[int, ...] = ()
+        for number in range(6):
+            end = await domain.say(ann, conversation.id, f"Tell me of {number}.", max_tokens=8)
+            receipt, prompt = end.response.receipt, await prompt_of(domain, end.response.id)
+            reply = (await domain.nodes(end.response.message_id))[-1]
+            assert receipt is not None
+            assert prompt[: len(before)] == before
+            assert receipt.prompt_tokens == len(prompt)
+            assert receipt.cached_tokens + receipt.computed_tokens == len(prompt)
+            assert receipt.output_tokens == len(reply.token_ids)
+            assert receipt.cached_tokens >= len(before) - 1
+            before = prompt + reply.token_ids
+
+
+async def test_03_stored_ids_equal_the_whole_rendering(sqlite: Database):
+    async with open_local() as engine, open_domain(sqlite, engine) as domain:
+        ann = await new_person(sqlite)
+        first = await domain.respond(ann, "Say hi.", instructions="Be brief.")
+        await domain.ended(ann, first)
+        second = await domain.respond(ann, "Again.", first, instructions="Be brief.")
+        await domain.ended(ann, second)
+        bare = await domain.respond(ann, "Say hi.", store=True)
+        await domain.ended(ann, bare)
+
+        system = (Role.SYSTEM, "Be brief.")
+        assert await prompt_of(domain, first.id) == await render_whole(
+            engine, system, (Role.USER, "Say hi.")
+        )
+        assert await prompt_of(domain, bare.id) == await render_whole(
+            engine, (Role.USER, "Say hi.")
+        )
+        reply = (await domain.nodes(first.message_id))[-1]
+        whole = await render_whole(
+            engine,
+            system,
+            (Role.USER, "Say hi."),
+            (Role.ASSISTANT, reply.text),
+            (Role.USER, "Again."),
+        )
+        assert reply.seam is Seam.STOPPED
+        assert await prompt_of(domain, second.id) == whole
+
+
+async def test_11_two_users_share_the_persona_and_nothing_else(sqlite: Database):
+    async with open_local() as engine, open_domain(sqlite, engine) as domain:
+        ends = []
+        for _ in range(2):
+            who = await new_person(sqlite)
+            conversation = await domain.conversations.create(who.user_id)
+            ends.append(await domain.say(who, conversation.id, "The same words.", max_tokens=4))
+
+        first, second = (end.response.receipt for end in ends)
+        assert first is not None
+        assert second is not None
+        assert first.cached_tokens == 0
+        head = (await domain.nodes(ends[1].response.message_id))[0].head_token_ids
+        assert head is not None
+        assert second.cached_tokens == second.cached_by_source.persona == len(head)
+
+
+async def test_13_a_reader_who_comes_back_has_every_token_once(sqlite: Database):
+    """Law 14 as well: whoever reads, and however often they break off, reads the same log."""
+
+    async def read_in_pieces(domain: Domain, who: Principal, response_id) -> list[LogEvent]:
+        events: list[LogEvent] = []
+        while True:
+            log = await domain.supervisor.log(who, response_id, len(events) - 1)
+            async with contextlib.aclosing(log.subscribe(len(events) - 1)) as piece:
+                async for event in piece:
+                    events.append(event)
+                    if len(events) % 3 == 0:
+                        break
+                else:
+                    return events
+
+    async with open_local() as engine, open_domain(sqlite, engine) as domain:
+        ann = await new_person(sqlite)
+        conversation = await domain.conversations.create(ann.user_id)
+        accepted = await domain.send(ann, conversation.id, "Count to ten.", max_tokens=24)
+        pieces, whole = await asyncio.gather(
+            read_in_pieces(domain, ann, accepted.response.id),
+            domain.events(ann, accepted.response),
+        )
+
+    assert pieces == whole
+    assert [event.sequence_number for event in whole] == list(range(len(whole)))
+
+
+async def test_15_a_stopped_turn_computes_no_more_and_holds_nothing(sqlite: Database):
+    async with open_local() as engine, open_domain(sqlite, engine) as domain:
+        ann = await new_person(sqlite)
+        conversation = await domain.conversations.create(ann.user_id)
+        accepted = await domain.send(ann, conversation.id, "Tell a long story.", max_tokens=400)
+        await domain.until(ann, accepted.response, TextDelta, times=4)
+        step = await domain.supervisor.cancel(ann, accepted.response.id)
+        end = await domain.ended(ann, accepted.response)
+        stats = await engine.stats()
+        after = await domain.say(ann, conversation.id, "Shorter, please.", max_tokens=8)
+        sent = await prompt_of(domain, accepted.response.id)
+
+    assert step is not None
+    assert stats.steps <= step + 1
+    assert (stats.running_jobs, stats.blocks.in_use) == (0, 0)
+    assert end.response.status is ResponseStatus.CANCELLED
+    assert end.response.receipt is not None
+    assert end.text
+    assert after.response.receipt is not None
+    reused = len(sent) + end.response.receipt.output_tokens - 1
+    assert after.response.receipt.cached_tokens >= reused
+
+
+async def test_16_a_fork_reuses_the_kv_of_what_it_shares(sqlite: Database):
+    async with open_local() as engine, open_domain(sqlite, engine) as domain:
+        ann = await new_person(sqlite)
+        root = await domain.respond(ann, "Name three animals.")
+        await domain.ended(ann, root)
+        shared = len(await prompt_of(domain, root.id))
+        for text in ("And now plants.", "And now stones."):
+            fork = await domain.respond(ann, text, root)
+            receipt = (await domain.ended(ann, fork)).response.receipt
+            assert receipt is not None
+            assert (
+                receipt.cached_tokens
+                >= shared + len((await domain.nodes(root.message_id))[-1].token_ids) - 1
+            )
+
+
+@pytest.mark.parametrize("acknowledgements", [1, 9, 30])
+async def test_17_a_killed_server_has_every_turn_that_it_acknowledged(
+    db: Database, database_url: str, acknowledgements: int
+):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.kit.killed", database_url, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    user_id = UserId((await process.stdout.readline()).decode().strip())
+    lines = [await process.stdout.readline() for _ in range(acknowledgements)]
+    process.kill()
+    rest = await process.stdout.read()
+    lines += [line for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
+    await process.wait()
+    acknowledged = [msgspec.json.decode(line, type=Acknowledged) for line in lines]
+    ann = Principal(
+        user_id=user_id, role=AccountRole.MEMBER, via="login", credential_id=LoginId("login_1")
+    )
+
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        async with db.read() as session:
+            rows = list(await session.scalars(select(Message)))
+            open_now = select(Response).where(Response.status == ResponseStatus.IN_PROGRESS)
+            left = list(await session.scalars(open_now))
+        stored = {(row.conversation_id, row.client_message_id): row.text for row in rows}
+        conversations = {one.conversation_id for one in acknowledged}
+        for one in acknowledged:
+            assert stored[one.conversation_id, one.client_message_id] == one.text
+        for conversation_id in conversations:
+            end = await domain.say(ann, conversation_id, "still there?")
+            sent = await prompt_of(domain, end.response.id)
+            assert sent == engine.jobs[-1].token_ids
+
+    assert left == []
+    assert len(acknowledged) >= acknowledgements
