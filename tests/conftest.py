@@ -1,7 +1,7 @@
 """Fixtures by need; what they are made of lives in `tests/kit`."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from app.db.base import Database
 from app.db.revisions import migrate
 from tests.kit.db import new_postgres_url, start_postgres
+from tests.kit.server import Server, start_server
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +34,10 @@ async def db(database_url: str) -> AsyncIterator[Database]:
     await migrate(database_url)
     async with contextlib.aclosing(Database(database_url)) as database:
         yield database
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One real server for all tests that neither stop it nor need it empty."""
+    with start_server() as running:
+        yield running

@@ -46,8 +46,8 @@ class Hosts:
         names = {*LOOPBACK, _bracketed(settings.host), _bracketed(public.hostname or "")}
         self.secure = public.scheme == "https"
         self._names = names
-        self._origins = {f"{public.scheme}://{public.netloc}".lower()} | {
-            f"http://{name}:{settings.port}" for name in (*LOOPBACK, _bracketed(settings.host))
+        self._origins = {_origin(public.scheme, _bracketed(public.hostname or ""), public.port)} | {
+            _origin("http", name, settings.port) for name in (*LOOPBACK, _bracketed(settings.host))
         }
 
     def knows(self, host: str) -> bool:
@@ -57,6 +57,12 @@ class Hosts:
     def owns(self, origin: str | None) -> bool:
         """Exact scheme, host and port: cookies do not tell ports apart, origins do."""
         return origin is not None and origin.lower() in self._origins
+
+
+def _origin(scheme: str, name: str, port: int | None) -> str:
+    """As a browser writes it: without the scheme's own port."""
+    is_default = port in (None, {"http": 80, "https": 443}[scheme])
+    return f"{scheme}://{name}" if is_default else f"{scheme}://{name}:{port}"
 
 
 def _bracketed(host: str) -> str:

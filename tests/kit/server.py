@@ -52,6 +52,11 @@ class Server:
         """Everything that it wrote to stdout and stderr."""
         return (self.folder / "server.log").read_text()
 
+    async def get(self, path: str, **headers: str) -> httpx.Response:
+        """As somebody without cookies."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=60) as client:
+            return await client.get(path, headers=headers)
+
     def wait_until_ready(self) -> Self:
         """Raises `AssertionError` with the server's own words when it does not come up."""
         deadline = time.monotonic() + READY_S

@@ -1,0 +1,203 @@
+"""People at a real server: an account of their own, a signed-in browser, and its tabs.
+
+A `Tab` is one browser socket; what it hears is decoded into the frames of `app.events`.
+"""
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+import httpx
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+
+from app.db.base import Database
+from app.db.types import AccountRole
+from app.events import (
+    PROTOCOL,
+    Cursor,
+    Event,
+    Hello,
+    Inward,
+    LogEvent,
+    OutwardFrame,
+    ResponseCancel,
+    ResponseEnded,
+    Snapshot,
+    Subscribe,
+    Subscribed,
+    TurnAccepted,
+    TurnCreate,
+    Welcome,
+)
+from app.ids import ConversationId, MessageId, ResponseId
+from app.people.accounts import Accounts
+from app.settings import Settings
+from tests.kit.server import Server
+
+PASSWORD = "a quiet word"
+LONG = "Write a very long story, with many chapters, about a lighthouse and the sea."
+"""Asks for an answer that is still on its way when a test acts."""
+
+F = TypeVar("F")
+_names = itertools.count(1)
+_decode = msgspec.json.Decoder(OutwardFrame).decode
+
+
+class Person:
+    """An account and its signed-in browser."""
+
+    def __init__(self, server: Server, email: str, client: httpx.AsyncClient) -> None:
+        self.server = server
+        self.email = email
+        self.client = client
+
+    @property
+    def cookie(self) -> str:
+        return "; ".join(f"{name}={value}" for name, value in self.client.cookies.items())
+
+    async def conversation(self) -> ConversationId:
+        made = await self.client.post("/api/conversations", json={})
+        return ConversationId(made.raise_for_status().json()["id"])
+
+    @contextlib.asynccontextmanager
+    async def tab(self) -> AsyncIterator["Tab"]:
+        """A socket that has been greeted."""
+        async with self.socket() as socket:
+            tab = Tab(socket)
+            await tab.send(Hello(protocol=PROTOCOL))
+            tab.epoch = (await tab.expect(Welcome)).epoch
+            yield tab
+
+    @contextlib.asynccontextmanager
+    async def socket(self, **options: object) -> AsyncIterator[ClientConnection]:
+        """The bare socket, with this browser's cookies and the page's origin."""
+        address = f"{self.server.ws_url}/ws"
+        headers = {"Cookie": self.cookie}
+        async with connect(
+            address,
+            additional_headers=headers,
+            origin=self.server.url,  # type: ignore[arg-type]  # websockets' own NewType of str
+            **options,  # type: ignore[arg-type]
+        ) as socket:
+            yield socket
+
+
+class Tab:
+    """One open tab."""
+
+    epoch: str
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self._requests = itertools.count(1)
+
+    async def send(self, frame: Inward) -> None:
+        await self.socket.send(msgspec.json.encode(frame).decode())
+
+    async def receive(self) -> OutwardFrame:
+        frame: OutwardFrame = _decode(await self.socket.recv())
+        return frame
+
+    async def expect(self, kind: type[F], accept: Callable[[F], bool] = lambda _: True) -> F:
+        """The next frame of this kind that is accepted; others are passed over."""
+        while True:
+            frame = await self.receive()
+            if isinstance(frame, kind) and accept(frame):
+                return frame
+
+    async def subscribe(self, conversation_id: ConversationId, *cursors: Cursor) -> Subscribed:
+        await self.send(
+            Subscribe(request_id=self.name(), conversation_id=conversation_id, cursors=cursors)
+        )
+        return await self.expect(Subscribed)
+
+    async def say(
+        self,
+        conversation_id: ConversationId,
+        text: str,
+        parent_id: MessageId | None = None,
+        client_message_id: str | None = None,
+    ) -> TurnAccepted:
+        """Send a turn and wait until it is acknowledged."""
+        await self.send(
+            TurnCreate(
+                request_id=self.name(),
+                conversation_id=conversation_id,
+                client_message_id=client_message_id or f"m{next(_names)}",
+                parent_id=parent_id,
+                text=text,
+            )
+        )
+        return await self.expect(TurnAccepted)
+
+    async def cancel(self, response_id: ResponseId) -> None:
+        await self.send(ResponseCancel(request_id=self.name(), response_id=response_id))
+
+    async def event(self, response_id: ResponseId, kind: type[F]) -> F:
+        """The next event of this kind in a response's log."""
+        while True:
+            frame = await self.expect(Event, lambda frame: frame.response_id == response_id)
+            if isinstance(frame.event, kind):
+                return frame.event
+
+    async def story(self, response_id: ResponseId) -> "Story":
+        """Everything that is heard of a response, up to its end."""
+        story = Story()
+        while not story.ended:
+            frame = await self.receive()
+            if isinstance(frame, Event) and frame.response_id == response_id:
+                story.events.append(frame.event)
+            elif isinstance(frame, Snapshot) and frame.response.id == response_id:
+                story.events.clear()
+                story.snapshot = frame
+        return story
+
+    def name(self) -> str:
+        return f"r{next(self._requests)}"
+
+
+class Story:
+    """What one tab heard of one response: perhaps a snapshot, then events."""
+
+    def __init__(self) -> None:
+        self.snapshot: Snapshot | None = None
+        self.events: list[LogEvent] = []
+
+    @property
+    def ended(self) -> bool:
+        if self.events:
+            return isinstance(self.events[-1], ResponseEnded)
+        return self.snapshot is not None and self.snapshot.response.status.ended
+
+    @property
+    def numbers(self) -> list[int]:
+        return [event.sequence_number for event in self.events]
+
+
+@contextlib.asynccontextmanager
+async def person(server: Server, role: AccountRole = AccountRole.MEMBER) -> AsyncIterator[Person]:
+    """Somebody new, signed in."""
+    email = f"person{next(_names)}@{server.folder.name}.example"
+    async with accounts(server) as found:
+        await found.create_user(email, "Somebody", PASSWORD, role)
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        await client.get("/api/account")
+        client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
+        await sign_in(client, email)
+        yield Person(server, email, client)
+
+
+async def sign_in(client: httpx.AsyncClient, email: str) -> None:
+    answer = await client.post("/api/login", json={"email": email, "password": PASSWORD})
+    answer.raise_for_status()
+    client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
+
+
+@contextlib.asynccontextmanager
+async def accounts(server: Server) -> AsyncIterator[Accounts]:
+    """The server's accounts, reached from another process as `keepwarm admin` reaches them."""
+    url = Settings(data_dir=server.folder / "data").database_url
+    async with contextlib.aclosing(Database(url)) as db:
+        yield Accounts(db)
