@@ -175,7 +175,7 @@ class Accounts:
             row = (await session.execute(query)).one_or_none()
         if row is None:
             raise Unauthenticated("You are not signed in.")
-        login, role = row.tuple()
+        login, role = row
         if now - login.last_seen_at >= _TOUCH:
             await self._touch(login, now)
         return _principal(login, role)

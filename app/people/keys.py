@@ -106,7 +106,7 @@ class Keys:
             row = (await session.execute(query)).one_or_none()
         if row is None:
             raise Unauthenticated("This API key is not valid.", code="invalid_api_key")
-        key, role = row.tuple()
+        key, role = row
         if key.last_used_at is None or now - key.last_used_at >= _TOUCH:
             await self._touch(key.id, now)
         return Principal(user_id=key.user_id, role=role, via="key", credential_id=key.id)

@@ -109,6 +109,29 @@ def test_without_a_previous_response_a_lane_begins_anew(client: OpenAI, echo: Ec
     assert text_of(echo.jobs[-1].token_ids) == "Two"
 
 
+def test_15_an_answer_is_stopped_by_its_id(client: OpenAI, echo: EchoEngine, echo_server: Serving):
+    with client.responses.connect() as socket:
+        echo_server.call(echo.hold)
+        ask(socket)
+        running = response_id(until(socket, "response.created"))
+        socket.send_raw(json.dumps({"type": "response.cancel", "response_id": running}))
+        ended = to_the_end(socket)[-1]
+
+    assert (ended["type"], ended["response"]["status"]) == ("response.incomplete", "cancelled")
+
+
+@pytest.mark.parametrize("named", [None, 7, "resp_unknown"])
+def test_15_stopping_what_is_not_there_harms_nothing(
+    client: OpenAI, echo: EchoEngine, named: object
+):
+    with client.responses.connect() as socket:
+        socket.send_raw(json.dumps({"type": "response.cancel", "response_id": named}))
+        refused = hear(socket)
+
+        assert (refused["type"], refused["error"]["param"]) == ("error", "response_id")
+        assert alive(socket)
+
+
 def test_a_warm_up_answers_nothing_and_can_be_continued(client: OpenAI, echo: EchoEngine):
     with client.responses.connect() as socket:
         warm = answer(socket, "Context. ", generate=False)
@@ -342,7 +365,7 @@ def test_13_what_is_not_stored_stops_with_its_socket(
         ("[]", "invalid_json"),
         (b"\x00\x01", "invalid_json"),
         ("[" * 3000, "invalid_json"),
-        ('{"type":"response.cancel"}', "unknown_event_type"),
+        ('{"type":"response.pause"}', "unknown_event_type"),
         ("{}", "unknown_event_type"),
         ('{"type":"response.steer","input":"x"}', "steering_not_supported"),
         ('{"type":"response.create","input":"' + "x" * 2**20 + '"}', "frame_too_long"),

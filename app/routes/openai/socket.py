@@ -202,7 +202,9 @@ class Connection:
             document: Document = {}
             try:
                 document = _document(message.get("text"))
-                _check_type(document)
+                if _kind(document) == "response.cancel":
+                    await self._cancel(document)
+                    continue
                 lane, is_new = self._lanes.find(document.get("stream_id"))
                 self._lanes.queue(lane, document)
             except AppError as error:
@@ -210,6 +212,13 @@ class Connection:
             else:
                 if is_new:
                     workers.append(group.create_task(self._work(lane)))
+
+    async def _cancel(self, document: Document) -> None:
+        """Stop an answer, in whatever lane; its own terminal event tells that it stopped.
+
+        Raises `InvalidRequest` and `NotFound`.
+        """
+        await self._rooms.supervisor.cancel(self._principal, _response_id(document))
 
     # ------------------------------------------------------------ a lane's worker
 
@@ -277,18 +286,27 @@ def _document(text: str | None) -> Document:
     return read_document(text)
 
 
-def _check_type(document: Document) -> None:
+def _kind(document: Document) -> str:
+    """`response.create`, or our own `response.cancel`, which the dialect lacks on a socket."""
     kind = document.get("type")
     if kind == "response.steer":
         raise InvalidRequest(
             "Steering is not supported here.", code="steering_not_supported", field="type"
         )
-    if kind != "response.create":
+    if kind not in ("response.create", "response.cancel"):
         raise InvalidRequest(
-            "The only event that is understood here is `response.create`.",
+            "The events that are understood here are `response.create` and `response.cancel`.",
             code="unknown_event_type",
             field="type",
         )
+    return str(kind)
+
+
+def _response_id(document: Document) -> ResponseId:
+    response_id = document.get("response_id")
+    if not isinstance(response_id, str):
+        raise InvalidRequest("Name the response to stop.", field="response_id")
+    return ResponseId(response_id)
 
 
 def _named(document: Document) -> str | None:
