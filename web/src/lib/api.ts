@@ -81,6 +81,16 @@ export const api = {
 };
 
 async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
+  try {
+    return await asked<T>(method, path, body);
+  } catch (error) {
+    // The refusal brought a new token along.
+    if (error instanceof ApiError && error.code === "csrf") return asked<T>(method, path, body);
+    throw error;
+  }
+}
+
+async function asked<T>(method: string, path: string, body: unknown): Promise<T> {
   const response = await fetched(path, {
     method,
     headers: {
@@ -94,11 +104,19 @@ async function call<T>(method: string, path: string, body?: unknown): Promise<T>
   return (text ? JSON.parse(text) : null) as T;
 }
 
+let tellSignedOut = (): void => {};
+
+/** Who is told when the server no longer knows this login; one listener for the page. */
+export function onSignedOut(listener: () => void): void {
+  tellSignedOut = listener;
+}
+
 /** Like `fetch`, but whatever is not a success is an `ApiError`. */
 export async function fetched(path: string, init: RequestInit): Promise<Response> {
   const response = await fetch(path, { credentials: "same-origin", ...init }).catch(() => {
     throw new ApiError("unreached", "Keepwarm cannot be reached right now.");
   });
+  if (response.status === 401) tellSignedOut();
   if (!response.ok) throw await refusal(response);
   return response;
 }

@@ -95,10 +95,12 @@ export class Link {
   }
 
   /** Resolves with the answering frame. Rejects with `ApiError`; unreached ones may be repeated. */
-  ask(question: Question): Promise<OutwardFrame> {
+  async ask(question: Question): Promise<OutwardFrame> {
     if (this.#status === "online") return this.#send(question);
-    if (this.#stream) return this.#stream.ask(question);
-    return Promise.reject(LOST());
+    if (!this.#stream) throw LOST();
+    const answer = await this.#stream.ask(question);
+    this.#listener.hear(answer);
+    return answer;
   }
 
   /** Like `ask`, but asks again after a lost connection: for what the server does only once. */
@@ -188,7 +190,8 @@ export class Link {
       this.#refused += 1;
       if (this.#refused >= REFUSALS) this.#fallBack();
     } catch (error) {
-      if (error instanceof ApiError && error.status === 401) return this.#listener.signedOut();
+      // Without a login the page leaves this link by itself.
+      if (error instanceof ApiError && error.status === 401) return;
       if (!this.#stream) this.#become("offline");
     }
   }

@@ -1,6 +1,6 @@
 // Who is signed in on this page.
 
-import { type Account, ApiError, api } from "./api";
+import { type Account, ApiError, api, onSignedOut } from "./api";
 import { Drafts } from "./drafts";
 
 export class Session {
@@ -10,6 +10,10 @@ export class Session {
   /** The login ended by itself; the page asks for the password and goes on where it was. */
   isExpired = $state(false);
   trouble = $state.raw<ApiError | null>(null);
+
+  constructor() {
+    onSignedOut(() => this.expire());
+  }
 
   async look(): Promise<void> {
     try {
@@ -37,7 +41,8 @@ export class Session {
   }
 
   expire(): void {
-    this.isExpired = this.account !== null;
+    if (this.account === null) return;
+    this.isExpired = true;
     this.account = null;
   }
 

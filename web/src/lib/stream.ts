@@ -20,6 +20,7 @@ export class Stream {
         const { conversation_id, client_message_id, parent_id, text } = question;
         const accepted = await api.turn(conversation_id, client_message_id, parent_id, text);
         this.#follow({ response_id: accepted.response.id, after: -1, epoch: "" });
+        void this.#look(conversation_id);
         return { type: "turn.accepted", request_id, ...accepted };
       }
       case "response.cancel": {
@@ -34,6 +35,16 @@ export class Stream {
       case "unsubscribe":
         this.close();
         return { ...question, type: "unsubscribed", request_id };
+    }
+  }
+
+  /** What the socket would say of a conversation by itself: its new title, its new leaf. */
+  async #look(conversationId: string): Promise<void> {
+    try {
+      const { conversation } = await api.conversation(conversationId);
+      this.hear({ type: "conversation.changed", conversation });
+    } catch (error) {
+      this.lost(error);
     }
   }
 
