@@ -105,6 +105,7 @@ class Cache:
         self._index = index
         self._block_tokens = block_tokens
         self._queue = EvictionQueue()
+        self._busy: list[Entry] = []
         self._leases = Leases(index, self._queue.offer)
         self._events: deque[CacheEvent] = deque(maxlen=REMEMBERED_EVENTS)
         self._last_event = 0
@@ -135,10 +136,11 @@ class Cache:
         if fresh is None and partial is not None:
             # A pool so full that the copy's source itself has to go: match whole blocks only.
             self._pool.end_copy(partial)
+            self._give_back(())
             tokens, partial = len(match.blocks) * self._block_tokens, None
             fresh = self._allocate(missing, after)
         if fresh is None:
-            self._pool.free(match.blocks)
+            self._give_back(match.blocks)
             return None
         holding = Holding(scopes, match.blocks + fresh, self._index.root)
         holding.cached = tokens
@@ -162,6 +164,7 @@ class Cache:
         if holding.copy is not None:
             self._pool.end_copy(holding.copy.source)
             holding.copy = None
+            self._give_back(())
 
     @metered
     def publish(self, holding: Holding, ids: Ids, written: int) -> None:
@@ -186,14 +189,14 @@ class Cache:
             self._touch(holding.entry, now)
             self._leases.end_turn(key, holding.entry, now)
             self._queue.offer(holding.entry)
-        self._pool.free(holding.table)
+        self._give_back(holding.table)
 
     @metered
     def discard(self, holding: Holding) -> None:
         """Give the blocks back unpublished and have them wiped: their subject was forgotten."""
         self.copied(holding)
         self._pool.wipe_when_free(holding.table)
-        self._pool.free(holding.table)
+        self._give_back(holding.table)
 
     # ------------------------------------------------------------ subjects
 
@@ -282,6 +285,13 @@ class Cache:
         if done.new_tokens:
             self._note("published", done.entry.scope, done.new_tokens)
 
+    def _give_back(self, blocks: Iterable[BlockId]) -> None:
+        """One user fewer; leaves that were passed over as busy may be idle now."""
+        self._pool.free(blocks)
+        for leaf in self._busy:
+            self._queue.offer(leaf)
+        self._busy.clear()
+
     def _allocate(self, count: int, after: BlockId | None) -> list[BlockId] | None:
         if self._pool.free_blocks < count <= self._pool.free_blocks + self._pool.idle_blocks:
             self._evict(count)
@@ -289,7 +299,6 @@ class Cache:
 
     def _evict(self, wanted: int) -> None:
         """Let leaves go from their ends until `wanted` blocks are free, never more (law 9)."""
-        busy: list[Entry] = []
         while self._pool.free_blocks < wanted:
             leaf = self._queue.take()
             if leaf is None:
@@ -298,9 +307,8 @@ class Cache:
             if idle:
                 self._trim(leaf, idle)
             else:
-                busy.append(leaf)
-        for leaf in busy:
-            self._queue.offer(leaf)
+                # Out of the way until something is given back: many run, few end.
+                self._busy.append(leaf)
 
     def _idle_blocks(self, leaf: Entry, most: int) -> int:
         """How many blocks at the leaf's end no sequence and no copy needs, up to `most`."""
