@@ -89,8 +89,8 @@ class LocalEngine:
 
     async def render(self, request: RenderRequest) -> Rendered:
         self._raise_if_ended()
-        render = functools.partial(self._parts.renderer.render, request)
-        return await self._loop.run_in_executor(self._tokenizing, render)
+        renderer = self._parts.renderer
+        return await self._loop.run_in_executor(self._tokenizing, _render, renderer, request)
 
     async def generate(self, job: Job) -> AsyncGenerator[JobEvent, None]:
         self._raise_if_ended()
@@ -240,6 +240,16 @@ class LocalEngine:
     def _wake_watchers(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _render(renderer: Renderer, request: RenderRequest) -> Rendered:
+    """Raises `InvalidJob` for half a surrogate pair, which is a str and no text."""
+    try:
+        for message in request.messages:
+            message.text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidJob(f"a message is no valid text: {error}", field="messages") from error
+    return renderer.render(request)
 
 
 def _changes(after: int, core: Core, _now: float) -> list[CacheEvent]:

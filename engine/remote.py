@@ -55,7 +55,7 @@ class Care(msgspec.Struct, frozen=True, kw_only=True):
     """In a row, without a heartbeat between."""
     backoff_s: float = 0.2
     losses: int = 3
-    """A job that was in flight in so many lost engines is given up: it may be what kills them."""
+    """What was in flight in so many lost engines is given up: it may be what kills them."""
     closing_s: float = 5.0
 
 
@@ -64,6 +64,7 @@ class _Question:
 
     def __init__(self, call: wire.Call) -> None:
         self.call = call
+        self.losses = 0
         self.answer: asyncio.Future[wire.ReplyBody] = asyncio.get_running_loop().create_future()
 
 
@@ -298,10 +299,18 @@ class RemoteEngine:
         self._started.set()
         for request_id, flight in list(self._flights.items()):
             self._resubmit(request_id, flight)
-        for question in self._questions.values():
-            process.send(question.call)
+        for request_id, question in self._questions.items():
+            self._ask_again(request_id, question)
         for request_id in self._watchers:
             process.send(wire.Call(request_id=request_id, body=wire.Watch(after=0)))
+
+    def _ask_again(self, request_id: int, question: _Question) -> None:
+        question.losses += 1
+        if question.losses < self._care.losses:
+            self._send(question.call)
+        else:
+            error = EngineLost(f"{question.losses} engines were lost while this was asked")
+            self._deliver_error(request_id, error)
 
     def _resubmit(self, request_id: int, flight: Flight) -> None:
         flight.losses += 1

@@ -5,6 +5,7 @@ had to say. It ends when it is told to, when its engine fails, or when its paren
 outlives any of them and never starts itself again.
 """
 
+import argparse
 import asyncio
 import contextlib
 import ctypes
@@ -202,8 +203,11 @@ def _die_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    config_json, address = arguments
+    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__)
+    parser.add_argument("config", help="EngineConfig as JSON")
+    parser.add_argument("address", help="the parent's ZeroMQ socket")
+    options = parser.parse_args(arguments)
     _die_with_parent()
     # Ctrl-C reaches the whole foreground group; it is the parent that decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return asyncio.run(serve(config_json, address))
+    return asyncio.run(serve(options.config, options.address))

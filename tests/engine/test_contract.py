@@ -1,5 +1,6 @@
 """The nine calls of `Engine`, held alike by an engine in this process and one in its own."""
 
+import contextlib
 from contextlib import aclosing
 
 import pytest
@@ -25,7 +26,7 @@ from engine.api import (
     Subject,
     SubjectKind,
 )
-from engine.errors import EngineClosed
+from engine.errors import EngineClosed, Refused
 from tests.kit.engines import Chat, Outcome, a_job, first_prompt, open_local, open_remote, play
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -60,6 +61,56 @@ async def test_rendering_new_messages_behind_old_ids_equals_rendering_the_whole(
     whole = await engine.render(_request(question, reply, more, seam=Seam.START))
 
     assert head.token_ids + tail.token_ids == whole.token_ids
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (),
+        (Message(role=Role.USER, text="half a pair: \ud800"),),
+        (Message(role=Role.ASSISTANT, text="first"), Message(role=Role.SYSTEM, text="last")),
+    ],
+    ids=["none", "half a surrogate pair", "no order of roles"],
+)
+async def test_messages_are_rendered_or_refused(engine, messages):
+    with contextlib.suppress(Refused):
+        await engine.render(_request(*messages, seam=Seam.START))
+
+    assert (await engine.stats()).boot_id == (await engine.info()).boot_id
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=-1.0),
+        Sampling(temperature=float("nan")),
+        Sampling(top_p=0.0),
+        Sampling(top_k=-1),
+        Sampling(repetition_penalty=0.0),
+        Sampling(logprobs=1 << 20),
+    ],
+)
+async def test_sampling_that_no_sampler_can_follow_is_refused_by_its_field(engine, sampling):
+    outcome = await play(engine, a_job((1, 2, 3), sampling=sampling))
+
+    assert outcome.finished.refusal is not None
+    assert outcome.finished.refusal.code == "invalid_job"
+    assert (outcome.finished.refusal.field or "").startswith("sampling.")
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1e-9),
+        Sampling(temperature=100.0, top_p=1e-9),
+        Sampling(top_k=1, min_p=1.0, seed=-(1 << 63)),
+        Sampling(repetition_penalty=100.0, presence_penalty=-100.0, logprobs=20),
+    ],
+)
+async def test_sampling_at_the_bounds_is_followed(engine, sampling):
+    outcome = await play(engine, a_job((1, 2, 3), sampling=sampling))
+
+    assert outcome.finished.reason in (FinishReason.LENGTH, FinishReason.STOP)
 
 
 async def test_a_job_starts_sends_its_output_and_finishes_once(engine):
@@ -223,12 +274,12 @@ async def test_dropping_the_iterator_cancels_the_job(engine):
 
 async def test_18_a_reader_who_does_not_read_holds_up_nobody_and_loses_nothing(engine):
     prompt = await first_prompt(engine, "Name ten animals.")
-    limits = Limits(max_output_tokens=24, ignore_eos=True)
+    limits = Limits(max_output_tokens=12, ignore_eos=True)
     undisturbed = await play(engine, a_job(prompt, limits=limits))
 
     async with aclosing(engine.generate(a_job(prompt, limits=limits))) as events:
         unread = [await anext(events)]
-        await play(engine, a_job(prompt, limits=Limits(max_output_tokens=60, ignore_eos=True)))
+        await play(engine, a_job(prompt, limits=Limits(max_output_tokens=20, ignore_eos=True)))
         unread += [event async for event in events]
 
     slow = Outcome(events=tuple(unread))
