@@ -1,0 +1,245 @@
+"""The page in a real Chromium, before a real server with the real model."""
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Page,
+    StorageState,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
+
+from tests.kit.server import ROOT, Server, start_server
+
+pytestmark = pytest.mark.browser
+
+AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
+LONG = "Write a long story about a lighthouse keeper and the sea, in many paragraphs."
+ANSWER_MS = 120_000
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    assert (ROOT / "app" / "page" / "index.html").is_file(), "build the page first: make page"
+    with start_server(KEEPWARM_THREADS="1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert program is not None, "Chromium is not installed: make chromium"
+    # Chromium's sandbox does not start as root, which is what containers run as.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def login(chromium: Browser, server: Server) -> StorageState:
+    """The cookies of a person who has signed in by the page."""
+    with contextlib.closing(chromium.new_context()) as context:
+        page = context.new_page()
+        sign_in(page, server)
+        return context.storage_state()
+
+
+@pytest.fixture
+def context(chromium: Browser, login: StorageState) -> Iterator[BrowserContext]:
+    size: ViewportSize = {"width": 1100, "height": 760}
+    with contextlib.closing(chromium.new_context(viewport=size, storage_state=login)) as context:
+        context.set_default_timeout(30_000)
+        yield context
+
+
+@pytest.fixture
+def page(context: BrowserContext, server: Server) -> Iterator[Page]:
+    """Signed in, in a new conversation; the page may not complain of anything."""
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if _is_fault(said) else None)
+    page.goto(server.url)
+    page.get_by_label("Message", exact=True).wait_for()
+    yield page
+    assert complaints == []
+
+
+def _is_fault(said: Any) -> bool:
+    # Chromium itself reports the 401 by which a page learns that nobody is signed in.
+    return said.type in ("error", "warning") and "401" not in said.text
+
+
+def sign_in(page: Page, server: Server) -> None:
+    page.goto(server.url)
+    page.get_by_label("Email").fill(server.admin_email)
+    page.get_by_label("Password").fill(server.admin_password)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_label("Message", exact=True).wait_for()
+
+
+def send(page: Page, text: str) -> None:
+    field = page.get_by_label("Message", exact=True)
+    field.fill(text)
+    field.press("Enter")
+
+
+def answer(page: Page) -> str:
+    """The text of the last answer, as it stands on the page."""
+    return page.locator(".answer .prose").last.inner_text()
+
+
+def wait_for_more(page: Page, than: int) -> str:
+    """The last answer, once it has more characters than that."""
+    page.wait_for_function(
+        "than => [...document.querySelectorAll('.prose')].at(-1)?.innerText.length > than", arg=than
+    )
+    return answer(page)
+
+
+def wait_for_end(page: Page, answers: int = 1) -> None:
+    expect(page.locator(".receipt")).to_have_count(answers, timeout=ANSWER_MS)
+
+
+def stored(page: Page) -> dict[str, Any]:
+    """The last message, as the server has it."""
+    found = re.search(r"conv_\w+", page.url)
+    assert found is not None
+    path = f"/api/conversations/{found.group()}"
+    tree = page.evaluate("path => fetch(path).then(answer => answer.json())", path)
+    leaf_id = tree["conversation"]["leaf_id"]
+    return next(message for message in tree["messages"] if message["id"] == leaf_id)
+
+
+def letters(text: str) -> str:
+    """What Markdown neither adds to a text nor takes from it."""
+    return re.sub(r"[\W\d_]+", "", text)
+
+
+def test_tokens_arrive_one_after_another(page: Page):
+    send(page, LONG)
+
+    page.get_by_role("button", name="Stop the answer").wait_for()
+    first = wait_for_more(page, 0)
+    second = wait_for_more(page, len(first))
+    third = wait_for_more(page, len(second))
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+
+    assert letters(second).startswith(letters(first))
+    assert letters(third).startswith(letters(second))
+
+
+def test_an_answer_is_whole_after_a_reload_in_the_middle(page: Page):
+    send(page, LONG)
+    before = wait_for_more(page, 20)
+
+    page.reload()
+    seen_again = wait_for_more(page, len(before))
+    page.get_by_role("button", name="Stop the answer").wait_for()
+    wait_for_more(page, len(seen_again) + 100)
+    page.get_by_role("button", name="Stop the answer").click()
+    wait_for_end(page)
+
+    whole = stored(page)["text"]
+    assert letters(answer(page)) == letters(whole)
+    assert letters(whole).startswith(letters(before))
+    assert len(letters(before)) < len(letters(whole))
+
+
+def test_two_tabs_show_the_same_once(page: Page, context: BrowserContext):
+    send(page, "Name three rivers.")
+    wait_for_end(page)
+    tab = context.new_page()
+    tab.goto(page.url)
+    wait_for_end(tab)
+
+    send(tab, "Which of them is the longest?")
+    for one in (page, tab):
+        wait_for_end(one, answers=2)
+
+    text = letters(stored(tab)["text"])
+    for one in (page, tab):
+        expect(one.locator(".question")).to_have_count(2)
+        expect(one.locator(".answer")).to_have_count(2)
+        assert letters(answer(one)) == text
+
+
+def test_the_receipt_says_what_the_stored_one_says(page: Page):
+    send(page, "Name one river.")
+    wait_for_end(page)
+
+    send(page, "And one mountain.")
+    wait_for_end(page, answers=2)
+
+    receipt = stored(page)["response"]["receipt"]
+    computed, cached = receipt["computed_tokens"], receipt["cached_tokens"]
+    line = page.locator(".receipt summary").last
+    expect(line).to_contain_text(f"{computed} new, {cached} from cache, first token ")
+    assert computed < cached
+    line.click()
+    expect(page.locator(".receipt").last).to_contain_text("from this conversation")
+
+
+def test_stop_keeps_what_was_written(page: Page):
+    send(page, LONG)
+    before = wait_for_more(page, 20)
+
+    page.get_by_role("button", name="Stop the answer").click()
+    wait_for_end(page)
+
+    message = stored(page)
+    assert message["response"]["status"] == "cancelled"
+    assert letters(answer(page)) == letters(message["text"])
+    assert letters(answer(page)).startswith(letters(before))
+    expect(page.get_by_text("Stopped.", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+def test_a_draft_outlives_a_reload_and_an_expired_login(
+    page: Page, context: BrowserContext, server: Server
+):
+    field = page.get_by_label("Message", exact=True)
+    field.fill("half a thought")
+
+    page.reload()
+    expect(field).to_have_value("half a thought")
+    context.clear_cookies(name="kw_session")
+    page.reload()
+    sign_in(page, server)
+
+    expect(field).to_have_value("half a thought")
+
+
+def test_the_page_has_no_accessibility_faults(page: Page):
+    send(page, "Say hello.")
+    wait_for_end(page)
+    page.locator(".receipt summary").click()
+
+    for width in (1100, 320):
+        page.set_viewport_size({"width": width, "height": 700})
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+
+            assert (width, scheme, axe_faults(page)) == (width, scheme, [])
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def axe_faults(page: Page) -> list[str]:
+    page.evaluate(AXE.read_text())
+    faults: list[str] = page.evaluate(
+        "axe.run().then(({violations}) => violations.map(v => v.id + ' ' + v.nodes[0].html))"
+    )
+    return faults
