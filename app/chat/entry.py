@@ -5,7 +5,7 @@ PURE but for new ids and the time. Nothing here looks anything up or asks who ow
 
 import msgspec
 
-from app.chat.ledger import Asked, Beginning, Branch, Entry, Node, StoredResponse
+from app.chat.ledger import Asked, Branch, Entry, Node, StoredResponse
 from app.chat.prompt import Prompt
 from app.chat.rows import seconds
 from app.db.types import Origin, utc_now
@@ -79,11 +79,13 @@ def make_entry(draft: Draft) -> Entry:
     request, prompt = draft.request, draft.prompt
     inputs = _inputs(draft)
     reply = _reply(draft.card, inputs[-1]) if request.generate else None
+    begins = draft.branch.conversation is None and request.store
     return Entry(
         session_id=draft.branch.session_id,
-        beginning=_beginning(request, draft.branch),
+        begins=request.origin if begins else None,
         path=prompt.path,
         head=prompt.head,
+        persona_id=request.persona_id or draft.branch.persona_id,
         path_changed=prompt.path_changed,
         inputs=inputs,
         reply=reply,
@@ -128,12 +130,6 @@ def _asked(draft: Draft, inputs: tuple[Node, ...]) -> Asked:
         opening_end=head.opening_end,
         boot_id=draft.card.boot_id,
     )
-
-
-def _beginning(request: TurnRequest, branch: Branch) -> Beginning | None:
-    if branch.conversation is not None or not request.store:
-        return None
-    return Beginning(origin=request.origin, persona_id=request.persona_id)
 
 
 def _inputs(draft: Draft) -> tuple[Node, ...]:

@@ -39,8 +39,10 @@ from engine.api import TokenLogprobs
 
 KEEP_ENDED_S = 600.0
 """How long an ended log can be replayed delta by delta; later it is rebuilt from storage."""
-KEEP_EVENTS = 1_000_000
-"""Events that all ended logs may hold together; beyond it the oldest logs go first."""
+KEEP_BYTES = 64 * 2**20
+"""What all ended logs may hold together, about; beyond it the oldest logs go first."""
+_EVENT_BYTES = 200
+_LOGPROB_BYTES = 150
 
 
 class LogSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +56,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class EventLog:
     """The events of one response, numbered from `first` without a gap."""
 
-    __slots__ = ("_events", "_first", "_logprobs", "_more", "_text", "response")
+    __slots__ = ("_bytes", "_events", "_first", "_logprobs", "_more", "_text", "response")
 
     def __init__(self, response: ResponseView, *, first: int = 0) -> None:
         self.response = response
@@ -64,9 +66,12 @@ class EventLog:
         self._text: list[str] = []
         self._logprobs: list[TokenLogprobs] = []
         self._more = asyncio.Event()
+        self._bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._events)
+    @property
+    def size_bytes(self) -> int:
+        """What it holds in memory, about."""
+        return self._bytes
 
     @property
     def next_number(self) -> int:
@@ -97,7 +102,10 @@ class EventLog:
         return event.sequence_number
 
     def _keep(self, event: LogEvent) -> None:
+        self._bytes += _EVENT_BYTES
         if isinstance(event, TextDelta):
+            chosen_and_top = sum(1 + len(one.top) for one in event.logprobs)
+            self._bytes += len(event.delta) + _LOGPROB_BYTES * chosen_and_top
             self._text.append(event.delta)
             self._logprobs.extend(event.logprobs)
         elif isinstance(event, ResponseCreated | ResponseInProgress | ResponseEnded):
@@ -208,7 +216,7 @@ class EventLogs:
         self._now = now
         self._logs: dict[ResponseId, tuple[UserId, EventLog]] = {}
         self._ended: deque[tuple[float, ResponseId]] = deque()
-        self._ended_events = 0
+        self._ended_bytes = 0
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -229,17 +237,17 @@ class EventLogs:
         if response_id not in self._logs:
             return
         self._ended.append((self._now(), response_id))
-        self._ended_events += len(self._logs[response_id][1])
+        self._ended_bytes += self._logs[response_id][1].size_bytes
         while self._ended and self._outlived():
             _, oldest_id = self._ended.popleft()
             self.drop(oldest_id)
 
     def _outlived(self) -> bool:
         ended_at, _ = self._ended[0]
-        return self._ended_events > KEEP_EVENTS or self._now() - ended_at > KEEP_ENDED_S
+        return self._ended_bytes > KEEP_BYTES or self._now() - ended_at > KEEP_ENDED_S
 
     def drop(self, response_id: ResponseId) -> None:
         """Forget a log at once; readers who hold it still read it to its end."""
         _, log = self._logs.pop(response_id, (None, None))
         if log is not None and log.ended:
-            self._ended_events -= len(log)
+            self._ended_bytes -= log.size_bytes

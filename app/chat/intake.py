@@ -140,7 +140,7 @@ def _wanted(user_id: UserId, request: TurnRequest, branch: Branch) -> Wanted:
 
 
 def _head_text(request: TurnRequest, branch: Branch) -> HeadText:
-    persona_id = request.persona_id or (branch.conversation and branch.conversation.persona_id)
+    persona_id = request.persona_id or branch.persona_id
     if request.instructions:
         return instructions_head(request.instructions)
     if persona_id:

@@ -90,6 +90,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """The conversation's presence in the engine, stored or not."""
     conversation: ConversationView | None
     """None where it is yet to be made, or is not stored."""
+    persona_id: PersonaId | None = None
     path: tuple[Node, ...] = ()
     head: Head | None = None
     """Under which the last turn of the path was sent, where that is known."""
@@ -103,21 +104,15 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
         return self.path[-1].id if self.path else None
 
 
-class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that an accepted turn brings into being."""
-
-    origin: Origin
-    persona_id: PersonaId | None
-
-
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one accepted turn stores, in one transaction."""
 
     session_id: ConversationId
-    beginning: Beginning | None
-    """Set where the conversation is new."""
+    begins: Origin | None
+    """Set where the conversation is new: whose list it is to stand in."""
     path: tuple[Node, ...]
     head: Head
+    persona_id: PersonaId | None
     path_changed: bool
     """True when the path was rendered anew and its ids are to be stored again."""
     inputs: tuple[Node, ...]

@@ -11,7 +11,7 @@ import msgspec
 from app.chat import rows
 from app.chat.ledger import Acceptance, Branch, Entry, Head, Node, Outcome, StoredResponse
 from app.events import MessageView
-from app.ids import ConversationId, ResponseId, UserId
+from app.ids import ConversationId, PersonaId, ResponseId, UserId
 
 KEPT_RESPONSES = 4_096
 """Ended responses that are remembered, of all users together."""
@@ -24,6 +24,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     session_id: ConversationId
     path: tuple[Node, ...]
     head: Head
+    persona_id: PersonaId | None
     response: StoredResponse
 
 
@@ -48,6 +49,7 @@ class MemoryLedger:
         return Branch(
             session_id=found.session_id,
             conversation=None,
+            persona_id=found.persona_id,
             path=found.path,
             head=found.head,
             last=found.response,
@@ -60,6 +62,7 @@ class MemoryLedger:
             session_id=entry.session_id,
             path=(*entry.path, *nodes),
             head=entry.head,
+            persona_id=entry.persona_id,
             response=response,
         )
         return Acceptance(messages=(), response=response.view, conversation=None, fresh=True)

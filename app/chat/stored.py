@@ -179,6 +179,7 @@ async def _branch(
     branch = Branch(
         session_id=conversation.id,
         conversation=rows.conversation_view(conversation),
+        persona_id=conversation.persona_id,
         forked=leaf_id != conversation.leaf_id,
     )
     if leaf_id is None:
@@ -224,15 +225,14 @@ async def _with_text(session: AsyncSession, row: Response) -> StoredResponse:
 async def _open_conversation(session: AsyncSession, entry: Entry) -> Conversation:
     """The entry's conversation, locked until the commit: a new row, or the owner's."""
     user_id = entry.response.user_id
-    if entry.beginning is None:
+    if entry.begins is None:
         query = _conversation(user_id, entry.session_id).with_for_update()
         row = await session.scalar(query)
         if row is None:
             raise NotFound("There is no such conversation.", field="conversation_id")
         return row
-    beginning = entry.beginning
     row = rows.new_conversation(
-        entry.session_id, user_id, origin=beginning.origin, persona_id=beginning.persona_id
+        entry.session_id, user_id, origin=entry.begins, persona_id=entry.persona_id
     )
     session.add(row)
     await session.flush()

@@ -126,14 +126,18 @@ class Supervisor:
         Goes on even if the caller is cancelled. Raises `NotFound`, `Conflict` ("turn_in_progress"),
         `ParentMoved`, `InvalidRequest`, `PromptTooLong` and `Unavailable`.
         """
+        self._refuse_when_draining()
+        return await self._owned(self._create(principal.user_id, request))
+
+    def _refuse_when_draining(self) -> None:
         if self._draining:
             raise Unavailable("The server is stopping.", retry_after_s=RETRY_AFTER_S)
-        return await self._owned(self._create(principal.user_id, request))
 
     async def _create(self, user_id: UserId, request: TurnRequest) -> Acceptance:
         prepared = await self._intake.prepare(user_id, request)
         if isinstance(prepared, Acceptance):
             return prepared
+        self._refuse_when_draining()
         turn = self._open(prepared)
         try:
             acceptance = await prepared.ledger.accept(prepared.entry)

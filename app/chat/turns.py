@@ -9,6 +9,7 @@ and no transaction is open while the engine is awaited. The end is stored before
 
 import asyncio
 import logging
+from itertools import chain, repeat
 
 import msgspec
 
@@ -34,7 +35,7 @@ from engine.errors import EngineError
 LOG = logging.getLogger(__name__)
 
 STORE_AGAIN_S = (0.1, 1.0, 5.0)
-"""Pauses between attempts to store an end; after them the start-up sweep repairs it."""
+"""Pauses between attempts to store an end; the last one is repeated until it is stored."""
 INTERRUPTED = "interrupted"
 
 _SERVER_ERROR = Problem(
@@ -54,7 +55,6 @@ class Turn:
         self, prepared: Prepared, log: EventLog, engine: Engine, writing: asyncio.Lock
     ) -> None:
         self.response = prepared.entry.response
-        self.session_id = prepared.entry.session_id
         self.log = log
         self._job = prepared.job
         self._ledger = prepared.ledger
@@ -150,7 +150,7 @@ class Turn:
 
     async def _generate(self) -> Outcome:
         if self._stop_status is not None:
-            return self._outcome(self._stop_status, self._stop_reason, None)
+            return self._outcome(*self._ending(FinishReason.CANCELLED), None)
         self._submitted = True
         outcome = None
         async for event in self._engine.generate(self._job):
@@ -188,14 +188,12 @@ class Turn:
     def _ending(self, reason: FinishReason) -> tuple[ResponseStatus, str | None]:
         """The status, and why it is incomplete. A warm-up is complete without a token."""
         if reason is FinishReason.CANCELLED:
-            return self._stop_status or ResponseStatus.CANCELLED, self._stop_reason
+            # Without a wish it was the engine that stopped: nobody cancelled.
+            status = self._stop_status or ResponseStatus.INCOMPLETE
+            return status, None if status is ResponseStatus.CANCELLED else INTERRUPTED
         if reason is FinishReason.LENGTH and self.response.reply_id is not None:
             return ResponseStatus.INCOMPLETE, "max_output_tokens"
         return ResponseStatus.COMPLETED, None
-
-    @property
-    def _stop_reason(self) -> str | None:
-        return INTERRUPTED if self._stop_status is ResponseStatus.INCOMPLETE else None
 
     def _failed(self, problem: Problem, event: Finished | None = None) -> Outcome:
         outcome = self._outcome(ResponseStatus.FAILED, None, event)
@@ -228,23 +226,19 @@ class Turn:
         self._closing = True
         if self._started and self.response.reply_id is not None:
             self.log.close_item()
-        view = outcome.view
-        if not await self._store(outcome):
-            view = msgspec.structs.replace(view, status=ResponseStatus.FAILED, error=_SERVER_ERROR)
-        self.log.end(view)
+        await self._store(outcome)
+        self.log.end(outcome.view)
 
-    async def _store(self, outcome: Outcome) -> bool:
-        for pause_s in (*STORE_AGAIN_S, None):
+    async def _store(self, outcome: Outcome) -> None:
+        for pause_s in chain(STORE_AGAIN_S, repeat(STORE_AGAIN_S[-1])):
             try:
                 async with self._writing:
                     await self._ledger.finish(outcome)
-            except Exception:  # a locked or full disk; try again, never die of it
-                LOG.exception("the end of %s was not stored", outcome.view.id)
-            else:
-                return True
-            if pause_s is not None:
+            except Exception:  # a locked or full disk: what is not stored is not told
+                LOG.exception("the end of %s was not stored yet", outcome.view.id)
                 await asyncio.sleep(pause_s)
-        return False
+            else:
+                return
 
 
 def _usage(receipt: Receipt | None) -> Usage | None:

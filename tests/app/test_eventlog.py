@@ -197,8 +197,8 @@ async def test_ended_logs_are_kept_ten_minutes():
     assert logs.get(ANN, ResponseId("resp_1")) is not None
 
 
-async def test_ended_logs_are_bounded_by_their_events(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(eventlog, "KEEP_EVENTS", 25)
+async def test_ended_logs_are_bounded_by_what_they_hold(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(eventlog, "KEEP_BYTES", 5 * a_log(["a", "b"]).size_bytes // 2)
     logs = EventLogs()
     live = logs.open(ANN, a_response(0))
     for number in (1, 2, 3):

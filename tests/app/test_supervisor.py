@@ -328,6 +328,20 @@ async def test_a_stored_response_is_continued_in_memory(db: Database):
     assert await count(db, Response) == 1
 
 
+async def test_a_persona_stays_through_turns_in_memory(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation = await domain.conversations.create(ann.user_id)
+        previous = (await domain.say(ann, conversation.id, "one")).response
+        for text in ("two", "three"):
+            previous = await domain.respond(ann, text, previous, store=False)
+            await domain.ended(ann, previous)
+
+    head_end = engine.jobs[0].zones[1].end
+    assert len({job.token_ids[:head_end] for job in engine.jobs}) == 1
+
+
 async def test_what_was_not_stored_cannot_be_the_parent_of_what_is(db: Database):
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)

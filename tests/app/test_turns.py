@@ -146,6 +146,19 @@ async def test_15_an_answer_that_ended_by_itself_stays_as_it_ended(db: Database)
     assert after.view.status is ResponseStatus.COMPLETED
 
 
+async def test_an_answer_that_the_engine_stopped_was_interrupted(db: Database):
+    engine = EchoEngine()
+    engine.hold(after_beats=2)
+    async with open_domain(db, engine) as domain:
+        ann, _, response = await started(domain)
+        await domain.until(ann, response, TextDelta)
+        await engine.cancel(engine.jobs[0].job_id)
+        end = await domain.ended(ann, response)
+
+    assert end.response.status is ResponseStatus.INCOMPLETE
+    assert end.response.incomplete_reason == "interrupted"
+
+
 async def test_an_answer_that_ran_out_of_tokens_is_incomplete(db: Database):
     async with open_domain(db, EchoEngine()) as domain:
         ann, _, response = await started(domain, max_tokens=3)
