@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.live import Live
-from rich.markdown import Markdown
 from rich.text import Text
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -62,21 +60,18 @@ class Chat:
             request["previous_response_id"] = self._previous
         async with self._connection() as socket:
             await send(socket, request)
-            with Live(
-                console=self._console, auto_refresh=False, vertical_overflow="visible"
-            ) as live:
-                async with stoppable(socket) as answer:
-                    ended = await self._show(answer, live)
+            async with stoppable(socket) as answer:
+                ended = await self._show(answer)
         self._conclude(ended)
 
-    async def _show(self, answer: "Answer", live: Live) -> Event:
-        shown = ""
+    async def _show(self, answer: "Answer") -> Event:
+        """Print the answer as it comes: what has scrolled away could not be drawn again."""
         while True:
             event = await answer.receive()
             if event["type"] == "response.output_text.delta":
-                shown += event["delta"]
-                live.update(Markdown(shown), refresh=True)
+                self._console.print(Text(event["delta"]), end="", soft_wrap=True)
             elif event["type"] in ENDINGS:
+                self._console.print()
                 return event
 
     def _conclude(self, ended: Event) -> None:

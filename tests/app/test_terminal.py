@@ -1,0 +1,133 @@
+"""`keepwarm chat` as its user has it: a real terminal, a real server, the real model."""
+
+import contextlib
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.terminal import receipt_line, socket_url
+from tests.kit.server import Server, free_port
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 90.0
+CTRL_C, CTRL_D = b"\x03", b"\x04"
+
+
+class Terminal:
+    """A program on a pseudo terminal: what it shows is read until it has shown something."""
+
+    def __init__(self, *words: str) -> None:
+        self._master, slave = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "app", "chat", *words],
+            cwd=ROOT,
+            env=environment,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=make_controlling,  # noqa: PLW1509  one thread so far: nothing can be held
+        )
+        os.close(slave)
+        self._seen = ""
+
+    def type(self, text: bytes) -> None:
+        os.write(self._master, text)
+
+    def until(self, words: str) -> str:
+        """Everything shown since the last call, up to `words`. Fails after a generous while."""
+        deadline = time.monotonic() + DEADLINE_S
+        while words not in self._seen:
+            left = deadline - time.monotonic()
+            assert left > 0 and select.select([self._master], [], [], left)[0], self._seen
+            self._seen += os.read(self._master, 65536).decode(errors="replace")
+        shown, _, self._seen = self._seen.partition(words)
+        return shown
+
+    def wait(self) -> int:
+        with contextlib.suppress(OSError):
+            while os.read(self._master, 65536):
+                pass
+        return self.process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._master)
+
+
+def make_controlling() -> None:
+    """In the child: the terminal on its stdin sends it Ctrl-C as a signal."""
+    os.close(os.open(os.ttyname(0), os.O_RDWR))
+
+
+@pytest.fixture
+def terminal(server: Server) -> Iterator[Terminal]:
+    with contextlib.closing(Terminal("--url", server.url, "--key", server.api_key)) as opened:
+        yield opened
+
+
+def test_a_conversation_shows_answers_and_receipts(terminal: Terminal):
+    terminal.until("> ")
+    terminal.type(b"Hi!\n")
+    first = terminal.until("from cache")
+    terminal.until("> ")
+    terminal.type(b"Bye!\n")
+    second = terminal.until("from cache")
+    terminal.until("> ")
+    terminal.type(CTRL_D)
+
+    assert " new, 0 " in first
+    assert " new, 0 " not in second
+    assert terminal.wait() == 0
+
+
+def test_15_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal):
+    terminal.until("> ")
+    terminal.type(b"Write a very long story about a river, with many chapters.\n")
+    terminal.until("chapters.\r\n")
+    terminal.until(" ")
+    terminal.type(CTRL_C)
+    terminal.until("cancelled, ")
+    terminal.until("> ")
+    terminal.type(CTRL_D)
+
+    assert terminal.wait() == 0
+
+
+def test_a_wrong_key_is_told_apart_from_a_missing_server(server: Server):
+    with contextlib.closing(Terminal("--url", server.url, "--key", "sk-kw-wrong")) as refused:
+        refused.until("the API key is not valid")
+        assert refused.wait() == 1
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    with contextlib.closing(Terminal("--url", nowhere, "--key", server.api_key)) as alone:
+        alone.until("keepwarm serve")
+        assert alone.wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://127.0.0.1:8000", "ws://127.0.0.1:8000/v1/responses"),
+        ("https://chat.example.org/", "wss://chat.example.org/v1/responses"),
+    ],
+)
+def test_the_address_of_the_socket_follows_the_servers(url: str, address: str):
+    assert socket_url(url) == address
+
+
+def test_a_receipt_without_a_first_token_leaves_it_out():
+    receipt = {"computed_tokens": 1200, "cached_tokens": 3, "first_token_s": None}
+
+    line = receipt_line({"status": "incomplete", "receipt": receipt})
+
+    assert line == "incomplete, 1,200 new, 3 from cache"
