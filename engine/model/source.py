@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import importlib.metadata
 import logging
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +43,8 @@ _DIGITS_APART = frozenset({"smollm", "starcoder", "refact", "command-r", "codesh
 _AS_GPT2 = frozenset({"gpt-2", "gpt2", "default", "olmo", "jais", "mpt", "phi-2"})
 
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
+
+_WEIGHT_FORMAT = re.compile(r"[.-](I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
 
 
 def find_default_model() -> Path:
@@ -77,10 +80,13 @@ def prepare(source: str, data_dir: Path, progress: Progress = log.info) -> str:
 
 
 def display_name(source: str) -> str:
-    """What people call the model: a hub name, or the folder's or file's own name."""
+    """What people call the model: a hub name, or the folder's or file's own name.
+
+    The weight format at the end of a GGUF file's name is left out: that is not what is served.
+    """
     path = find_default_model() if source == DEFAULT_MODEL else Path(source).expanduser()
     if path.suffix == ".gguf":
-        return path.stem
+        return _WEIGHT_FORMAT.sub("", path.stem)
     return path.resolve().name if path.is_dir() else source
 
 

@@ -87,7 +87,7 @@ def test_the_converted_config_is_that_of_the_original_model(converted):
 def test_the_default_model_is_described(converted):
     loaded = loaded_model()
 
-    assert loaded.name == "SmolLM2-135M-Instruct.Q4_1"
+    assert loaded.name == "SmolLM2-135M-Instruct"
     assert loaded.eos_token_ids == (2,)
     assert loaded.context_tokens == 8192
     assert loaded.kv.token_bytes == 30 * 2 * 3 * 64 * 4
