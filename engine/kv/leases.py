@@ -125,8 +125,7 @@ class Leases:
     def note_loss(self, holders: Iterable[Holder]) -> None:
         """Remember why the holders of an entry lose part of it; the oldest losses are forgotten."""
         for lease in holders:
-            if not isinstance(lease, Lease):
-                continue
+            assert isinstance(lease, Lease)
             idle = lease.retention <= RetentionClass.IDLE
             self._losses[lease.key] = (
                 MissReason.EVICTED_IDLE if idle else MissReason.EVICTED_PRESSURE
@@ -142,8 +141,8 @@ class Leases:
     def settle(self, holders: Iterable[Holder]) -> None:
         """Drop leases that hold nothing and are held for nothing."""
         for lease in holders:
-            over = lease.retention <= RetentionClass.IDLE and not lease.entries
-            if over and isinstance(lease, Lease):
+            assert isinstance(lease, Lease)
+            if lease.retention <= RetentionClass.IDLE and not lease.entries:
                 self._leases.pop(lease.key, None)
 
     def _put(self, lease: Lease, retention: RetentionClass, expires_s: float | None) -> None:

@@ -1,7 +1,7 @@
 """The pool's books by themselves: runs, states, references, wipes."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.api import BlockCounts
@@ -50,6 +50,21 @@ def test_an_allocation_beyond_what_is_free_changes_nothing():
 
 def test_no_blocks_at_all_are_an_allocation_too():
     assert BlockPool(2).allocate(0) == []
+
+
+def test_a_pool_of_no_blocks_has_none_to_give():
+    assert BlockPool(0).allocate(1) is None
+
+
+def test_idle_blocks_are_kept_and_needed_by_nobody():
+    pool = BlockPool(4)
+    blocks = taken(pool, 2)
+    for block in blocks:
+        pool.keep(block)
+    pool.free(blocks[:1])
+
+    assert pool.idle_blocks == 1
+    assert [pool.busy(block) for block in blocks] == [False, True]
 
 
 def test_an_order_renames_the_blocks_and_nothing_else():
@@ -157,6 +172,7 @@ def test_check_notices_books_that_differ(column):
         pool.check(in_use, kept)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_free_runs_are_what_a_set_of_places_would_be(data):
     places = data.draw(st.integers(1, 40))

@@ -182,6 +182,22 @@ def test_eviction_passes_over_a_leaf_whose_end_is_in_use():
     assert reader.cached == 8
 
 
+def test_a_busy_leaf_can_go_as_soon_as_its_reader_is_gone():
+    bench = Bench(blocks=6)
+    bench.turn(range(8), session="", now=1)
+    bench.turn(range(20, 28), session="s", now=2)
+    reader = bench.start([*range(8), 1], now=3)
+    # An orphan goes before a recent turn, but its reader needs it.
+    bench.turn(range(40, 48), session="t", now=4)
+    assert (bench.known(range(8)), bench.known(range(20, 28))) == (8, 4)
+
+    bench.release(reader, [*range(8), 1], session="", now=5)
+    bench.turn(range(60, 64), session="t", now=6)
+
+    assert bench.known(range(20, 28)) == 4
+    assert bench.known([*range(8), 1]) == 8
+
+
 def test_what_a_session_lost_is_remembered_for_its_next_receipt():
     bench = Bench(blocks=4)
     bench.turn(range(16), session="s")
@@ -245,6 +261,7 @@ def test_what_a_forgotten_sequence_has_published_is_taken_back_while_it_runs():
     assert bench.known(range(9)) == 0
     bench.cache.discard(holding)
 
+    assert bench.cache.wipes_wait
     assert len(bench.cache.take_wipes()) == 3
     assert bench.cache.counts().free == 16
 

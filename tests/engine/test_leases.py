@@ -222,7 +222,18 @@ def test_the_queue_learns_of_a_class_that_fell():
         bench.leases.end_turn(key(name), entry, 0.0)
     bench.leases.hold(session("s2"), Hold(retention=RetentionClass.ORPHAN), 0.0)
 
-    assert [bench.queue.take() for _ in range(2)] == [other, kept]
+    assert [bench.queue.take() for _ in range(3)] == [other, kept, None]
+
+
+def test_the_queue_gives_an_entry_once_though_it_was_filed_twice():
+    bench = Bench()
+    risen, other = bench.path([1], used_s=1), bench.path([2], used_s=2)
+    bench.leases.end_turn(key("s"), risen, 0.0)
+    assert bench.queue.take() is other
+
+    bench.leases.hold(session("s"), Hold(retention=RetentionClass.ORPHAN), 0.0)
+
+    assert [bench.queue.take() for _ in range(2)] == [risen, None]
 
 
 def test_the_queue_passes_over_what_is_gone_or_no_leaf_any_more():
@@ -230,6 +241,7 @@ def test_the_queue_passes_over_what_is_gone_or_no_leaf_any_more():
     gone, grown = bench.path([1]), bench.path([2], used_s=1)
     bench.leases.end_turn(key("s"), grown, 0.0)
     bench.index.trim(gone, 1)
+    bench.queue.offer(gone)
     child = bench.path([2, 3], used_s=2)
 
     assert [bench.queue.take() for _ in range(2)] == [child, None]

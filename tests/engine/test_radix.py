@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.api import OPERATOR_SCOPE, CacheSource, RetentionClass, Scope, Zone
@@ -231,6 +231,32 @@ def test_a_pinning_holder_pins_its_whole_path_once():
     assert (bench.pool.counts().pinned, bench.pool.counts().cached) == (0, 3)
 
 
+def test_a_path_stays_pinned_until_its_last_pinning_holder_goes():
+    bench, kept, live, idle = Bench(), Lease(), Lease(), Lease(RetentionClass.IDLE)
+    bench.publish(range(8))
+    leaf = bench.leaf(range(8))
+    for holder in (kept, live, idle):
+        bench.index.hold(leaf, holder)
+
+    for holder in (idle, kept):
+        bench.index.unhold(leaf, holder)
+        assert bench.pool.counts().pinned == 2
+    bench.index.unhold(leaf, live)
+
+    assert bench.pool.counts().pinned == 0
+
+
+def test_a_sequence_that_publishes_in_mid_block_goes_on_in_the_same_block():
+    bench = Bench()
+    ids, table = array("I", range(8)), bench.table(range(8))
+    first = bench.index.publish(ids, ANN, table, (bench.index.root, 6))
+
+    bench.index.publish(ids, ANN, table, (first.entry, 8))
+
+    assert bench.shape() == {(0, 8)}
+    assert bench.index.match(ids, ANN, 8).blocks == table
+
+
 def test_a_split_keeps_pins_on_both_parts():
     bench, lease = Bench(), Lease()
     bench.publish(range(8))
@@ -268,6 +294,7 @@ def test_check_notices_a_damaged_tree(damage):
         bench.index.check()
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=40), st.lists(st.integers(0, 3), max_size=40))
 def test_shared_tokens_are_the_common_prefix(left, right):
     expected = 0
@@ -288,6 +315,7 @@ def no_key(_scope: Scope, _token_id: int) -> object:
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=14)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(texts, st.sampled_from([ANN, BEN])), max_size=12),
     texts,
