@@ -97,6 +97,7 @@ format: .venv/tested ## Format and mend what a tool can.
 golden: .venv/tested ## Write generated pages anew; look at the difference.
 	$(PY) -m tests.kit.laws
 	$(PY) -m tests.kit.settings
+	$(PY) -m tests.kit.protocol
 	$(PY) -m tests.kit.frames
 
 lock: ## Write the pinned packages anew from what is installed.

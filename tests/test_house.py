@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import laws
+from tests.kit import laws, protocol
 
 ROOT = Path(__file__).parent.parent
 TOP = {
@@ -86,3 +86,9 @@ def test_the_page_of_laws_names_the_tests_of_each():
     assert laws.render(page) == page, "run `make golden`"
     assert set(laws.tests_by_law()) <= set(LAWS)
     assert [int(number) for number in re.findall(r"^## (\d+)\. ", page, re.MULTILINE)] == [*LAWS]
+
+
+def test_the_page_of_the_protocol_is_that_of_its_structs():
+    page = protocol.PAGE.read_text()
+
+    assert protocol.render(page) == page, "run `make golden`"
