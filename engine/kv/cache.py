@@ -15,7 +15,7 @@ Whose is which token of a sequence, with blocks of 4 and a match of 10 tokens (l
 So a block that the index keeps is written by nobody, and an abort publishes only committed tokens.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from itertools import islice, takewhile
@@ -32,7 +32,6 @@ from engine.api import (
     OwnerId,
     PrefixNode,
     RetentionClass,
-    Scope,
     SessionId,
     SessionView,
     Subject,
@@ -41,12 +40,11 @@ from engine.api import (
 )
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
+from engine.kv.journal import Journal
 from engine.kv.leases import NO_SESSION, Lease, LeaseKey, Leases
 from engine.kv.prefix import Entry, Ids, PrefixIndex, Scopes
 from engine.kv.retention import EvictionQueue, retention_of
 from engine.step import BlockId, Copy
-
-REMEMBERED_EVENTS = 4096
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,8 +105,7 @@ class Cache:
         self._queue = EvictionQueue()
         self._busy: list[Entry] = []
         self._leases = Leases(index, self._queue.offer)
-        self._events: deque[CacheEvent] = deque(maxlen=REMEMBERED_EVENTS)
-        self._last_event = 0
+        self._journal = Journal(pool)
 
     # ------------------------------------------------------------ a sequence's road
 
@@ -207,7 +204,7 @@ class Cache:
         if isinstance(wish, Forget):
             return self._forget(subject, list(running))
         held = self._leases.hold(subject, wish, now)
-        self._note("leased", None, sum(lease.cached_tokens for lease in held))
+        self._journal.note("leased", None, sum(lease.cached_tokens for lease in held))
         expires_s = None if wish.ttl_s is None else now + wish.ttl_s
         pinned = sum(lease.blocks for lease in held if lease.pins)
         return LeaseState(
@@ -240,12 +237,12 @@ class Cache:
 
     def events(self, after: int) -> list[CacheEvent]:
         """Remembered events with a number above `after`, oldest first."""
-        return [event for event in self._events if event.sequence_number > after]
+        return self._journal.after(after)
 
     def snapshot(self, now: float) -> CacheSnapshot:
         """Every entry and every session: sizes, never ids."""
         return CacheSnapshot(
-            sequence_number=self._last_event,
+            sequence_number=self._journal.last,
             blocks=self.counts(),
             sessions=tuple(
                 _session_view(lease, now)
@@ -283,7 +280,7 @@ class Cache:
         holding.entry, holding.published = done.entry, end
         self._queue.offer(done.entry)
         if done.new_tokens:
-            self._note("published", done.entry.scope, done.new_tokens)
+            self._journal.note("published", done.entry.scope, done.new_tokens)
 
     def _give_back(self, blocks: Iterable[BlockId]) -> None:
         """One user fewer; leaves that were passed over as busy may be idle now."""
@@ -323,7 +320,7 @@ class Cache:
         self._queue.offer(trimming.parent if trimming.gone else leaf)
         self._leases.settle(holders)
         self.evicted_blocks += self._pool.free_blocks - before
-        self._note("evicted", leaf.scope, trimming.tokens)
+        self._journal.note("evicted", leaf.scope, trimming.tokens)
 
     def _forget(self, subject: Subject, running: Sequence[Holding]) -> LeaseState:
         own = Counter(block for holding in running for block in holding.table)
@@ -344,7 +341,7 @@ class Cache:
             self._pool.wipe_when_free(entry.blocks)
             self._index.trim(entry, len(entry.blocks))
             self._queue.offer(parent)
-            self._note("forgotten", scope, tokens)
+            self._journal.note("forgotten", scope, tokens)
             entry = parent
 
     def _is_only(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> bool:
@@ -360,18 +357,6 @@ class Cache:
 
     def _blocks_to(self, position: int) -> int:
         return -(-position // self._block_tokens)
-
-    def _note(self, kind: str, scope: Scope | None, tokens: int) -> None:
-        self._last_event += 1
-        self._events.append(
-            CacheEvent(
-                sequence_number=self._last_event,
-                kind=kind,
-                scope=scope,
-                tokens=tokens,
-                blocks=self.counts(),
-            )
-        )
 
     def _node(self, entry: Entry) -> PrefixNode:
         in_use = any(self._pool.users(block) for block in entry.blocks)

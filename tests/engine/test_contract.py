@@ -1,7 +1,8 @@
 """The nine calls of `Engine`, held alike by an engine in this process and one in its own."""
 
 import contextlib
-from contextlib import aclosing
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 
 import pytest
 import pytest_asyncio
@@ -9,6 +10,7 @@ import pytest_asyncio
 from engine.api import (
     CacheEvent,
     Delta,
+    Engine,
     Finished,
     FinishReason,
     Forget,
@@ -31,7 +33,10 @@ from tests.kit.engines import Chat, Outcome, a_job, first_prompt, open_local, op
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-OPENERS = {"local": open_local, "remote": open_remote}
+OPENERS: dict[str, Callable[..., AbstractAsyncContextManager[Engine]]] = {
+    "local": open_local,
+    "remote": open_remote,
+}
 
 
 @pytest_asyncio.fixture(params=OPENERS, scope="module", loop_scope="module")

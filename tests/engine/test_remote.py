@@ -86,7 +86,11 @@ async def test_13_a_cut_through_a_character_neither_loses_nor_doubles_it(engine)
     prompt = await first_prompt(engine, "Repeat these signs five times: 🦊 🐻 漢字 ✅")
     job = a_job(prompt, limits=Limits(max_output_tokens=12))
     undisturbed = await play(engine, job)
-    first_text = next(i for i, event in enumerate(undisturbed.events[1:]) if event.text)
+    first_text = next(
+        i
+        for i, event in enumerate(undisturbed.events[1:])
+        if isinstance(event, Delta) and event.text
+    )
 
     disturbed = await play_killing(engine, job, after_tokens=first_text)
 
