@@ -68,8 +68,8 @@ describe("the line", () => {
     expect(backOffMs(0, 0)).toBe(250);
     expect(backOffMs(0, 1)).toBe(500);
     expect(backOffMs(3, 1)).toBe(4000);
-    expect(backOffMs(50, 1)).toBe(30_000);
-    expect(backOffMs(50, 0)).toBe(15_000);
+    expect(backOffMs(50, 1)).toBe(10_000);
+    expect(backOffMs(50, 0)).toBe(5_000);
   });
 
   it("finds the CSRF token among other cookies", () => {

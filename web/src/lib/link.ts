@@ -52,9 +52,9 @@ const REFUSALS = 2;
 const TRY_AGAIN_MS = 60_000;
 const LOST = () => new ApiError("unreached", "The connection was lost.");
 
-/** Before attempt `n` (0, 1, 2 ...): doubling up to 30 s, and spread so that not all come at once. */
+/** Before attempt `n` (0, 1, 2 ...): doubling up to 10 s, and spread so that not all come at once. */
 export function backOffMs(attempt: number, random: number): number {
-  return Math.min(30_000, 500 * 2 ** attempt) * (0.5 + random / 2);
+  return Math.min(10_000, 500 * 2 ** attempt) * (0.5 + random / 2);
 }
 
 export class Link {
