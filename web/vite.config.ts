@@ -16,5 +16,6 @@ export default defineConfig({
   server: {
     proxy: { "/api": SERVER, "/ws": { target: SERVER, ws: true } },
   },
-  test: { environment: "jsdom", include: ["src/**/*.test.ts"] },
+  // The time is for busy machines; nothing here waits.
+  test: { environment: "jsdom", include: ["src/**/*.test.ts"], testTimeout: 120_000 },
 });
