@@ -135,6 +135,7 @@ def test_tokens_arrive_one_after_another(page: Page):
     first = wait_for_more(page, 0)
     second = wait_for_more(page, len(first))
     third = wait_for_more(page, len(second))
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
     page.keyboard.press("Escape")
     wait_for_end(page)
 
@@ -221,6 +222,15 @@ def test_a_draft_outlives_a_reload_and_an_expired_login(
     sign_in(page, server)
 
     expect(field).to_have_value("half a thought")
+
+
+def test_a_message_that_is_too_long_comes_back_with_the_reason(page: Page):
+    text = " ".join(["word"] * 20_000)
+
+    send(page, text)
+
+    expect(page.get_by_role("alert")).to_contain_text("tokens")
+    expect(page.get_by_label("Message", exact=True)).to_have_value(text)
 
 
 def test_the_page_has_no_accessibility_faults(page: Page):

@@ -19,6 +19,8 @@ export class Conversation {
   state = $state.raw<State>(EMPTY);
   id = $state<string | null>(null);
   phase = $state<Phase>("new");
+  /** How often another conversation was chosen; one that is made by sending is no other. */
+  choices = $state(0);
   sending = $state.raw<Sending | null>(null);
   /** The last attempt to send or load failed; in words, until the next attempt. */
   trouble = $state.raw<ApiError | null>(null);
@@ -51,6 +53,7 @@ export class Conversation {
   /** Show another conversation; null: one that is not made yet. */
   async open(id: string | null): Promise<void> {
     if (id === this.id && this.phase !== "missing") return;
+    this.choices += 1;
     this.#show(id, id === null ? "new" : "loading");
     await this.#link?.watch(id === null ? null : this.#watch(id));
     if (id !== null) await this.#load(id);
