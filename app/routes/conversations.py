@@ -29,10 +29,12 @@ from app.events import (
 from app.ids import ConversationId, MessageId, PersonaId, ResponseId
 from app.people.accounts import Principal
 from app.routes.watches import dress, snapshot
-from engine.api import Message, Role, Sampling
+from engine.api import Limits, Message, Role, Sampling
 
-BROWSER_SAMPLING = Sampling(temperature=0.2, top_p=0.9)
-"""What the default model's makers recommend for chat."""
+BROWSER_SAMPLING = Sampling(temperature=0.2, top_p=0.9, repetition_penalty=1.1)
+"""What the default model's makers recommend for chat, and a little against going in circles."""
+BROWSER_LIMITS = Limits(max_output_tokens=2048)
+"""A small model that goes in circles all the same comes to an end."""
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +154,7 @@ def browser_turn(conversation_id: ConversationId, turn: NewTurn | TurnCreate) ->
         check_leaf=True,
         client_message_id=turn.client_message_id,
         sampling=BROWSER_SAMPLING,
+        limits=BROWSER_LIMITS,
     )
 
 

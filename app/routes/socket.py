@@ -60,7 +60,7 @@ WRITE_S = 20.0
 """A peer that takes no byte for so long is gone."""
 FLUSH_S = 0.5
 """What is queued may still go out for so long before a close."""
-RECHECK_S = 10.0
+RECHECK_S = 5.0
 """What another process revoked is noticed after so long on a silent socket."""
 
 

@@ -6,6 +6,7 @@ or killed like a power cut.
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -36,6 +37,7 @@ class Server:
 
     def __init__(self, process: "subprocess.Popen[bytes]", port: int, folder: Path) -> None:
         self.process = process
+        self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.ws_url = f"ws://127.0.0.1:{port}"
         self.folder = folder
@@ -152,6 +154,7 @@ def start_server(folder: Path | None = None, port: int | None = None, **settings
             env=server_environment(folder, port, **settings),
             stdout=log,
             stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  one call of the system, no lock
         )
     server = Server(process, port, folder)
     try:
@@ -159,6 +162,12 @@ def start_server(folder: Path | None = None, port: int | None = None, **settings
     except BaseException:
         server.kill()
         raise
+
+
+def _die_with_parent() -> None:
+    """A test run that is killed leaves no server behind."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 @contextlib.contextmanager

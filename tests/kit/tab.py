@@ -27,6 +27,7 @@ from app.events import (
     Snapshot,
     Subscribe,
     Subscribed,
+    TextDelta,
     TurnAccepted,
     TurnCreate,
     Welcome,
@@ -141,6 +142,12 @@ class Tab:
             frame = await self.expect(Event, lambda frame: frame.response_id == response_id)
             if isinstance(frame.event, kind):
                 return frame.event
+
+    async def taste(self, response_id: ResponseId) -> ResponseEnded:
+        """Stop an answer at its first words, however long it would be; its end."""
+        await self.event(response_id, TextDelta)
+        await self.cancel(response_id)
+        return await self.event(response_id, ResponseEnded)
 
     async def story(self, response_id: ResponseId) -> "Story":
         """Everything that is heard of a response, up to its end."""

@@ -1,0 +1,346 @@
+"""The browser's socket on a real server: what it understands, what it refuses, when it closes."""
+
+import asyncio
+import contextlib
+
+import msgspec
+import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from app.events import (
+    PROTOCOL,
+    ConversationChanged,
+    ConversationDeleted,
+    ErrorFrame,
+    Event,
+    Hello,
+    MessageAdded,
+    OutwardFrame,
+    ResponseEnded,
+    ResponseStatus,
+    Subscribe,
+    Subscribed,
+    TextDelta,
+    TurnCreate,
+    Unsubscribe,
+    Unsubscribed,
+)
+from app.ids import ConversationId
+from app.routes.socket import LONGEST_FRAME
+from tests.kit.server import Server
+from tests.kit.tab import Person, Tab, accounts, person
+
+HELLO = msgspec.json.encode(Hello(protocol=PROTOCOL)).decode()
+
+
+async def heard(socket: ClientConnection) -> list[OutwardFrame]:
+    """Every frame up to the close."""
+    frames: list[OutwardFrame] = []
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            frames.append(msgspec.json.decode(await socket.recv(), type=OutwardFrame))
+    return frames
+
+
+async def closed(socket: ClientConnection) -> int:
+    """The code that the server closes with."""
+    async with asyncio.timeout(20):
+        await socket.wait_closed()
+    assert socket.close_code is not None
+    assert socket.close_reason == "", "a close reason is no place for words"
+    return socket.close_code
+
+
+async def refused(tab: Tab, frame: str) -> ErrorFrame:
+    await tab.socket.send(frame)
+    return await tab.expect(ErrorFrame)
+
+
+# ---------------------------------------------------------------- the greeting
+
+
+async def test_a_hello_is_answered_with_the_protocol_and_the_epoch(server: Server):
+    async with person(server) as somebody, somebody.tab() as one, somebody.tab() as two:
+        assert one.epoch == two.epoch
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        '{"type":"hello","protocol":999}',
+        '{"type":"unsubscribe","request_id":"r","conversation_id":"c"}',
+        "nonsense",
+    ],
+)
+async def test_what_does_not_begin_with_our_hello_is_told_so_and_closed(server: Server, first: str):
+    async with person(server) as somebody, somebody.socket() as socket:
+        await socket.send(first)
+
+        (frame,) = await heard(socket)
+        code = await closed(socket)
+
+    assert isinstance(frame, ErrorFrame)
+    assert frame.error.code == "unsupported_protocol"
+    assert code == 1008
+
+
+# ---------------------------------------------------------------- frames that are wrong
+
+
+@pytest.mark.parametrize(
+    ("frame", "request_id", "field"),
+    [
+        ('{"type":"no.such.thing","request_id":"r1"}', "r1", "type"),
+        ('{"type":"subscribe","request_id":"r1"}', "r1", None),
+        ('{"type":"subscribe","request_id":"r1","conversation_id":5}', "r1", "conversation_id"),
+        ('{"type":"subscribe","request_id":"","conversation_id":"c"}', "", "request_id"),
+        ('{"type":"hello","protocol":1,"more":2}', None, "more"),
+        ('{"type":"hello","protocol":1}', None, None),
+        ("{", None, None),
+        ("[]", None, None),
+        ("null", None, None),
+    ],
+)
+async def test_a_frame_that_is_wrong_is_told_so_and_the_socket_goes_on(
+    server: Server, frame: str, request_id: str | None, field: str | None
+):
+    async with person(server) as somebody, somebody.tab() as tab:
+        error = await refused(tab, frame)
+        conversation_id = await somebody.conversation()
+        await tab.subscribe(conversation_id)
+
+    assert error.request_id == request_id
+    assert field is None or field in (error.error.field or "") + error.error.message
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "close"),
+    [(HELLO.encode(), "binary_frame", 1003), ("x" * (LONGEST_FRAME + 1), "frame_too_long", 1009)],
+    ids=["binary", "too long"],
+)
+async def test_a_frame_of_the_wrong_kind_or_size_ends_the_socket(
+    server: Server, frame: str | bytes, code: str, close: int
+):
+    async with person(server) as somebody, somebody.tab() as tab:
+        await tab.socket.send(frame)
+
+        (told,) = await heard(tab.socket)
+
+        assert isinstance(told, ErrorFrame)
+        assert told.error.code == code
+        assert await closed(tab.socket) == close
+
+
+async def test_the_longest_text_of_a_turn_fits_into_a_frame(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+        turn = TurnCreate(
+            request_id="r",
+            conversation_id=conversation_id,
+            client_message_id="m",
+            parent_id=None,
+            text="word " * 200_000,
+        )
+
+        error = await refused(tab, msgspec.json.encode(turn).decode())
+
+    assert error.error.code == "context_length_exceeded"
+
+
+# ---------------------------------------------------------------- turns
+
+
+async def test_a_turn_is_accepted_streamed_and_ended(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+        await tab.subscribe(conversation_id)
+
+        accepted = await tab.say(conversation_id, "Say yes.")
+        story = await tab.story(accepted.response.id)
+
+    assert story.numbers == list(range(len(story.events)))
+    end = story.events[-1]
+    assert isinstance(end, ResponseEnded)
+    assert end.response.status is ResponseStatus.COMPLETED
+    assert end.text == "".join(e.delta for e in story.events if isinstance(e, TextDelta))
+    receipt = end.response.receipt
+    assert receipt is not None
+    assert receipt.cached_tokens + receipt.computed_tokens == receipt.prompt_tokens
+
+
+async def test_the_second_turn_computes_only_what_is_new(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+        await tab.subscribe(conversation_id)
+        first = await tab.say(conversation_id, "Say yes.")
+        ended = await tab.event(first.response.id, ResponseEnded)
+
+        second = await tab.say(conversation_id, "Say no.", first.response.message_id)
+        receipt = (await tab.taste(second.response.id)).response.receipt
+
+    before = ended.response.receipt
+    assert before is not None
+    assert receipt is not None
+    assert receipt.cached_tokens >= before.prompt_tokens + before.output_tokens - 1
+
+
+async def test_the_same_message_sent_twice_is_one_message_and_one_answer(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+
+        one = await tab.say(conversation_id, "Once.", client_message_id="same")
+        two = await tab.say(conversation_id, "Once.", client_message_id="same")
+        tree = (await somebody.client.get(f"/api/conversations/{conversation_id}")).json()
+
+    assert (one.message.id, one.response.id) == (two.message.id, two.response.id)
+    assert [message["role"] for message in tree["messages"]] == ["user", "assistant"]
+
+
+async def test_a_message_for_a_leaf_that_moved_is_refused_and_nothing_is_stored(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+        await tab.subscribe(conversation_id)
+        first = await tab.say(conversation_id, "First.")
+        await tab.taste(first.response.id)
+
+        await tab.send(
+            TurnCreate(
+                request_id="late",
+                conversation_id=conversation_id,
+                client_message_id="late",
+                parent_id=None,
+                text="I saw an empty conversation.",
+            )
+        )
+        error = await tab.expect(ErrorFrame)
+        tree = (await somebody.client.get(f"/api/conversations/{conversation_id}")).json()
+
+    assert error.request_id == "late"
+    assert len(tree["messages"]) == 2
+
+
+# ---------------------------------------------------------------- tabs
+
+
+async def test_all_tabs_of_a_conversation_hear_a_turn_and_other_people_do_not(server: Server):
+    async with (
+        person(server) as somebody,
+        person(server) as another,
+        somebody.tab() as writing,
+        somebody.tab() as watching,
+        another.tab() as strange,
+    ):
+        conversation_id = await somebody.conversation()
+        await writing.subscribe(conversation_id)
+        await watching.subscribe(conversation_id)
+
+        accepted = await writing.say(conversation_id, "Say yes.")
+        added = await watching.expect(MessageAdded)
+        told = [await tab.story(accepted.response.id) for tab in (writing, watching)]
+        own = await another.conversation()
+        only = await strange.expect(ConversationChanged)
+
+    assert added.message == accepted.message
+    assert told[0].events == told[1].events
+    assert only.conversation.id == own
+
+
+async def test_a_conversation_that_is_left_is_heard_no_more(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        left, stayed = await somebody.conversation(), await somebody.conversation()
+        await tab.subscribe(left)
+        await tab.subscribe(stayed)
+        await tab.send(Unsubscribe(request_id="u", conversation_id=left))
+        await tab.expect(Unsubscribed)
+
+        await tab.say(left, "Nobody listens.")
+        await tab.say(stayed, "Say yes.")
+        first = await tab.expect(Event)
+        story = await tab.story(first.response_id)
+
+    assert first.conversation_id == stayed
+    assert story.ended
+
+
+async def test_every_tab_hears_of_new_renamed_and_deleted_conversations(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+        made = await tab.expect(ConversationChanged)
+        address = f"/api/conversations/{conversation_id}"
+        await somebody.client.patch(address, json={"title": "Rivers"})
+        renamed = await tab.expect(ConversationChanged)
+        await somebody.client.delete(address)
+        deleted = await tab.expect(ConversationDeleted)
+
+    assert made.conversation.id == conversation_id
+    assert renamed.conversation.title == "Rivers"
+    assert deleted.conversation_id == conversation_id
+
+
+async def test_subscribing_again_neither_doubles_nor_loses(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+        await tab.subscribe(conversation_id)
+        accepted = await tab.say(conversation_id, "Say yes.")
+        await tab.event(accepted.response.id, TextDelta)
+
+        await tab.subscribe(conversation_id)
+        rest = await tab.story(accepted.response.id)
+
+    assert rest.numbers == list(range(rest.numbers[0], rest.numbers[-1] + 1))
+
+
+# ---------------------------------------------------------------- when rights are lost
+
+
+async def test_signing_out_closes_the_sockets_of_that_login_alone(server: Server):
+    async with (
+        person(server) as somebody,
+        person(server) as another,
+        somebody.tab() as tab,
+        another.tab() as other,
+    ):
+        await somebody.client.post("/api/logout")
+
+        code = await closed(tab.socket)
+        await other.subscribe(await another.conversation())
+
+    assert code == 4401
+
+
+async def test_what_another_process_disables_is_met_at_the_next_frame(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        async with accounts(server) as elsewhere:
+            user_id = (await elsewhere.find(somebody.email)).id
+            await elsewhere.disable(user_id)
+
+        await tab.send(Subscribe(request_id="r", conversation_id=ConversationId("c")))
+        frames = await heard(tab.socket)
+        code = await closed(tab.socket)
+
+    assert not any(isinstance(frame, Subscribed) for frame in frames)
+    assert code == 4401
+
+
+async def test_a_silent_socket_is_closed_soon_after_another_process_disabled_its_user(
+    server: Server,
+):
+    async with person(server) as somebody, somebody.tab() as tab:
+        async with accounts(server) as elsewhere:
+            await elsewhere.disable((await elsewhere.find(somebody.email)).id)
+
+        assert await closed(tab.socket) == 4401
+
+
+async def test_sockets_hold_no_database_connection(server: Server):
+    """Two idle sockets once starved a pool of two."""
+    async with person(server) as somebody, asyncio.TaskGroup() as group:
+        tabs = [group.create_task(read_with_a_tab_open(somebody)) for _ in range(20)]
+
+    assert [tab.result() for tab in tabs] == [200] * 20
+
+
+async def read_with_a_tab_open(somebody: Person) -> int:
+    async with somebody.tab():
+        return (await somebody.client.get("/api/conversations")).status_code
