@@ -85,9 +85,10 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 	@git ls-files 'app/*.py' | xargs cat | wc -l | sed 's/^/lines of app: /'
 	@git ls-files 'web/src' | grep -v generated | xargs cat | wc -l | sed 's/^/lines of web: /'
 
+# Two files at a time, one torch thread each: threads that spin for each other's core are far slower.
 test: chromium check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile
 
 format: .venv/tested ## Format and mend what a tool can.
 	$(PY) -m ruff check --fix .

@@ -186,10 +186,11 @@ class TextStream:
             return
         unsent = self._sent_chars - self._marks[0][1]
         self._tail += text
-        starts = [self._tail.find(stop, unsent) for stop in self._stop]
-        found = [start for start in starts if start >= 0]
+        starts = [(self._tail.find(stop, unsent), len(stop)) for stop in self._stop]
+        # The one that is whole first, so that it does not matter where tokens end.
+        found = [(start + length, start) for start, length in starts if start >= 0]
         if found:
-            self._stop_start = self._marks[0][1] + min(found)
+            self._stop_start = self._marks[0][1] + min(found)[1]
 
     def _held_chars(self) -> int:
         """Length of the longest end of the unsent text that a stop string begins with."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
@@ -123,19 +123,20 @@ class _WithBackend:
 # ---------------------------------------------------------------- stop strings
 
 
+@example(text=" aa", stop=["a", " aa"], lengths=[])
 @given(
     text=st.text("abé👋 ", max_size=30),
     stop=st.lists(st.text("abé👋 ", min_size=1, max_size=4), min_size=1, max_size=3),
     lengths=st.lists(st.integers(1, 4), max_size=8),
 )
 def test_text_ends_before_the_first_stop_string_however_it_is_fed(vocabulary, text, stop, lengths):
-    starts = [text.find(one) for one in stop if one in text]
-    expected = text[: min(starts)] if starts else text
+    ends = [(text.find(one) + len(one), text.find(one)) for one in stop if one in text]
+    expected = text[: min(ends)[1]] if ends else text
 
     sent, text_stream = stream(vocabulary, vocabulary.encode(text), *stop, lengths=lengths)
 
     assert sent == expected
-    assert text_stream.is_stopped == bool(starts)
+    assert text_stream.is_stopped == bool(ends)
     assert vocabulary.decode(text_stream.kept_ids) == expected
 
 
