@@ -1,23 +1,20 @@
-"""`/ws`, the browser's socket: one reader, one writer, one pump for each response it watches.
+"""`/ws`, the browser's socket: a reader, and one pump for each response that it watches.
 
-All of them live in one task group. The first of reader, writer, rights and server to end ends them
-all, with its close code. A socket watches; it owns no turn (law 13) and holds no database session.
-Each frame is answered under its `request_id`, by what it asked for or by an `error` frame.
+A socket watches; it owns no turn (law 13) and holds no database session. Each frame is answered
+under its `request_id`, by what it asked for or by an `error` frame.
 """
 
 import asyncio
-import contextlib
 from typing import Any, NoReturn, assert_never
 
 import msgspec
 from litestar import WebSocket, websocket
-from litestar.exceptions import WebSocketDisconnect
 
 from app.chat.conversations import Conversations
 from app.chat.eventlog import EventLog, EventLogs
 from app.chat.hub import Feed, Hub
 from app.chat.supervisor import Supervisor
-from app.errors import InvalidRequest, NotFound, Unauthenticated
+from app.errors import InvalidRequest, NotFound
 from app.events import (
     PROTOCOL,
     CancelAccepted,
@@ -35,14 +32,12 @@ from app.events import (
     Welcome,
 )
 from app.ids import ConversationId
-from app.people.accounts import Principal
+from app.routes.connection import OpenSocket, Part
 from app.routes.conversations import browser_turn
 from app.routes.gate import Gate
-from app.routes.outbox import Close, Outbox
 from app.routes.problems import (
     CLOSE_LATER,
     CLOSE_POLICY,
-    CLOSE_RESTART,
     CLOSE_SIGNED_OUT,
     CLOSE_TOO_BIG,
     CLOSE_UNSUPPORTED,
@@ -56,22 +51,14 @@ from app.routes.watches import Watches
 LONGEST_FRAME = 256 * 1024 + 1_000_000
 """In characters: everything around a text, and the longest text of a turn."""
 HELLO_S = 10.0
-WRITE_S = 20.0
-"""A peer that takes no byte for so long is gone."""
-FLUSH_S = 0.5
-"""What is queued may still go out for so long before a close."""
-RECHECK_S = 5.0
-"""What another process revoked is noticed after so long on a silent socket."""
 
 
 class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     """What a frame may ask for."""
 
-    gate: Gate
     conversations: Conversations
     supervisor: Supervisor
     logs: EventLogs
-    hub: Hub
 
 
 @websocket("/ws")
@@ -84,75 +71,33 @@ async def browser_socket(
     logs: EventLogs,
     hub: Hub,
 ) -> None:
-    rooms = Rooms(gate=gate, conversations=conversations, supervisor=supervisor, logs=logs, hub=hub)
+    rooms = Rooms(conversations=conversations, supervisor=supervisor, logs=logs)
     async with answering(socket):
         principal = await gate.browser(socket)
-        with gate.seat(principal):
+        with gate.seat(principal), hub.watch(principal.user_id) as feed:
             await socket.accept()
-            await Connection(socket, principal, rooms).run()
+            page = OpenSocket[OutwardFrame](socket, principal, gate, gate.browser)
+            await Connection(page, rooms).run(feed)
 
 
 class Connection:
-    """One open socket. `run` returns when it is closed."""
+    """What one page and the server say to each other. `run` returns when its socket is closed."""
 
-    def __init__(
-        self, socket: WebSocket[Any, Any, Any], principal: Principal, rooms: Rooms
-    ) -> None:
-        self._socket = socket
-        self._principal = principal
+    def __init__(self, page: OpenSocket[OutwardFrame], rooms: Rooms) -> None:
+        self._page = page
+        self._outbox = page.outbox
         self._rooms = rooms
-        self._outbox: Outbox[OutwardFrame] = Outbox()
 
-    async def run(self) -> None:
-        with (
-            self._rooms.gate.watching(self._principal) as revoked,
-            self._rooms.hub.watch(self._principal.user_id) as feed,
-        ):
-            code = await self._live(revoked, feed)
-        if code is not None:
-            with contextlib.suppress(TimeoutError, OSError, WebSocketDisconnect):
-                async with asyncio.timeout(FLUSH_S):
-                    await self._socket.close(code)
+    async def run(self, feed: Feed) -> None:
+        def begin(group: asyncio.TaskGroup) -> list[Part]:
+            user_id = self._page.principal.user_id
+            self._watches = Watches(group, self._outbox, self._rooms.logs, user_id)
+            return [self._read(), self._pass_on(feed)]
 
-    async def _live(self, revoked: asyncio.Event, feed: Feed) -> int | None:
-        """The close code of whatever ended first; None when the peer is gone."""
-        async with asyncio.TaskGroup() as group:
-            self._watches = Watches(group, self._outbox, self._rooms.logs, self._principal.user_id)
-            writer = group.create_task(self._write())
-            parts = [
-                writer,
-                group.create_task(self._read()),
-                group.create_task(self._pass_on(feed)),
-                group.create_task(self._lose_rights(revoked)),
-                group.create_task(self._outlive_server()),
-            ]
-            ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            code = next(iter(ended)).result()
-            if code is not None:
-                await self._flush(writer, code)
-            self._watches.close_all()
-            for part in parts:
-                part.cancel()
-        return code
+        await self._page.run(begin, self._come_to_rest)
 
-    async def _flush(self, writer: asyncio.Task[int | None], code: int) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S):
-                await self._outbox.close(code)
-                await asyncio.wait([writer])
-
-    # ------------------------------------------------------------ the parts, each with its code
-
-    async def _write(self) -> int | None:
-        while True:
-            frame = await self._outbox.take()
-            if isinstance(frame, Close):
-                return frame.code
-            try:
-                async with asyncio.timeout(WRITE_S):
-                    await self._socket.send_text(msgspec.json.encode(frame))
-            except (TimeoutError, OSError, WebSocketDisconnect):
-                return None
+    async def _come_to_rest(self) -> None:
+        await self._watches.finished()
 
     async def _pass_on(self, feed: Feed) -> int:
         async for notice in feed:
@@ -161,28 +106,6 @@ class Connection:
             await self._watches.notice(notice)
         # The client missed something; coming back, it looks at everything anew.
         return CLOSE_LATER
-
-    async def _lose_rights(self, revoked: asyncio.Event) -> int:
-        while await self._still_in():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_S):
-                    await revoked.wait()
-        return CLOSE_SIGNED_OUT
-
-    async def _outlive_server(self) -> int:
-        await self._rooms.gate.closing.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S):
-                await self._watches.finished()
-        return CLOSE_RESTART
-
-    async def _still_in(self) -> bool:
-        """Rights are looked up anew: a role, a login or an account may be gone meanwhile."""
-        try:
-            self._principal = await self._rooms.gate.browser(self._socket)
-        except Unauthenticated:
-            return False
-        return True
 
     # ------------------------------------------------------------ the reader
 
@@ -195,8 +118,8 @@ class Connection:
             return ending.code
 
     async def _receive(self) -> str:
-        message: Any = await self._socket.receive()
-        if message["type"] == "websocket.disconnect":
+        message = await self._page.receive()
+        if message is None:
             raise Ending(None)
         text: str | None = message.get("text")
         if text is None:
@@ -221,12 +144,14 @@ class Connection:
             await self._refuse("unsupported_protocol", words, CLOSE_POLICY)
         await self._outbox.put(
             Welcome(
-                protocol=PROTOCOL, epoch=self._rooms.logs.epoch, user_id=self._principal.user_id
+                protocol=PROTOCOL,
+                epoch=self._rooms.logs.epoch,
+                user_id=self._page.principal.user_id,
             )
         )
 
     async def _hear(self, text: str) -> None:
-        if not await self._still_in():
+        if not await self._page.may_go_on():
             raise Ending(CLOSE_SIGNED_OUT)
         try:
             await self._obey(_decode(text))
@@ -255,7 +180,9 @@ class Connection:
 
     async def _subscribe(self, frame: Subscribe) -> None:
         conversation_id = frame.conversation_id
-        conversation = await self._rooms.conversations.get(self._principal.user_id, conversation_id)
+        conversation = await self._rooms.conversations.get(
+            self._page.principal.user_id, conversation_id
+        )
         logs = [await self._named(conversation_id, cursor) for cursor in frame.cursors]
         await self._outbox.put(
             Subscribed(
@@ -267,18 +194,18 @@ class Connection:
         self._watches.open(conversation_id)
         for log, cursor in zip(logs, frame.cursors, strict=True):
             await self._watches.resume(log, cursor)
-        for response in self._rooms.supervisor.live(self._principal, conversation_id):
+        for response in self._rooms.supervisor.live(self._page.principal, conversation_id):
             self._watches.follow(response.id)
 
     async def _named(self, conversation_id: ConversationId, cursor: Cursor) -> EventLog:
-        log = await self._rooms.supervisor.log(self._principal, cursor.response_id)
+        log = await self._rooms.supervisor.log(self._page.principal, cursor.response_id)
         if log.response.conversation_id != conversation_id:
             raise NotFound("There is no such response here.", field="cursors")
         return log
 
     async def _create_turn(self, frame: TurnCreate) -> None:
         acceptance = await self._rooms.supervisor.create(
-            self._principal, browser_turn(frame.conversation_id, frame)
+            self._page.principal, browser_turn(frame.conversation_id, frame)
         )
         await self._outbox.put(
             TurnAccepted(
@@ -289,7 +216,7 @@ class Connection:
         )
 
     async def _cancel(self, frame: ResponseCancel) -> None:
-        step = await self._rooms.supervisor.cancel(self._principal, frame.response_id)
+        step = await self._rooms.supervisor.cancel(self._page.principal, frame.response_id)
         await self._outbox.put(
             CancelAccepted(request_id=frame.request_id, response_id=frame.response_id, step=step)
         )

@@ -1,8 +1,7 @@
-"""`/v1/responses` as a websocket: one reader, one writer, one worker for each lane.
+"""`/v1/responses` as a websocket: a reader, and one worker for each lane.
 
-All of them live in one task group; the first of reader, writer, rights, age and server to end ends
-them all, with its close code. A refused request is answered by an `error` event in its lane and
-harms no other. Stored responses go on without the socket; what is not stored goes with it.
+A refused request is answered by an `error` event in its lane and harms no other. Stored responses
+go on without the socket; what is not stored goes with it.
 """
 
 import asyncio
@@ -11,14 +10,13 @@ from typing import Any
 
 import msgspec
 from litestar import WebSocket, websocket
-from litestar.exceptions import WebSocketDisconnect
 from msgspec import UNSET
 
 from app.chat.entry import TurnRequest
 from app.chat.supervisor import Supervisor
-from app.errors import AppError, InvalidRequest, NotFound, Unauthenticated
+from app.errors import AppError, InvalidRequest, NotFound
 from app.ids import ResponseId
-from app.people.accounts import Principal
+from app.routes.connection import OpenSocket
 from app.routes.gate import Gate
 from app.routes.openai.exchange import begin, discard, previous_response_not_found
 from app.routes.openai.lanes import IN_FLIGHT, Lane, Lanes, lane_name
@@ -26,9 +24,7 @@ from app.routes.openai.requests import Document, not_supported, read_document, r
 from app.routes.openai.schema import ErrorEvent, ServerEvent, SocketError
 from app.routes.openai.turns import echo, response_turn
 from app.routes.openai.view import ResponseFold
-from app.routes.outbox import Close, Outbox
 from app.routes.problems import (
-    CLOSE_RESTART,
     CLOSE_SIGNED_OUT,
     answering,
     as_app_error,
@@ -42,13 +38,6 @@ LONGEST_FRAME = 1024 * 1024
 LIFETIME_S = 3600.0
 CLOSE_OLD = 1000
 """Final for an SDK: its owner reconnects, knowing that the connection's memory is gone."""
-WRITE_S = 20.0
-"""A peer that takes no byte for so long is gone."""
-FLUSH_S = 0.5
-"""What is queued may still go out for so long before a close."""
-RECHECK_S = 10.0
-"""What another process revoked is noticed after so long on a silent socket."""
-
 
 OutwardEvent = ServerEvent | ErrorEvent
 
@@ -71,7 +60,6 @@ def error_event(error: AppError, stream_id: str | None = None) -> ErrorEvent:
 class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     """What a request may need."""
 
-    gate: Gate
     supervisor: Supervisor
     engine: Engine
 
@@ -80,78 +68,34 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
 async def dialect_socket(
     socket: WebSocket[Any, Any, Any], gate: Gate, supervisor: Supervisor, engine: Engine
 ) -> None:
-    rooms = Rooms(gate=gate, supervisor=supervisor, engine=engine)
+    rooms = Rooms(supervisor=supervisor, engine=engine)
     async with answering(socket):
         principal = await gate.bearer(socket)
         with gate.seat(principal):
             await socket.accept()
-            await Connection(socket, principal, rooms).run()
+            client = OpenSocket[OutwardEvent](socket, principal, gate, gate.bearer)
+            await Connection(client, rooms).run()
 
 
 handlers = [dialect_socket]
 
 
 class Connection:
-    """One open socket. `run` returns when it is closed and what it alone knew is forgotten."""
+    """One client's lanes. `run` returns when its socket is closed and what it alone knew is gone."""
 
-    def __init__(
-        self, socket: WebSocket[Any, Any, Any], principal: Principal, rooms: Rooms
-    ) -> None:
-        self._socket = socket
-        self._principal = principal
+    def __init__(self, client: OpenSocket[OutwardEvent], rooms: Rooms) -> None:
+        self._client = client
+        self._outbox = client.outbox
         self._rooms = rooms
-        self._outbox: Outbox[OutwardEvent] = Outbox()
         self._lanes = Lanes()
         self._in_flight = asyncio.Semaphore(IN_FLIGHT)
 
     async def run(self) -> None:
-        with self._rooms.gate.watching(self._principal) as revoked:
-            code = await self._live(revoked)
-        if code is not None:
-            with contextlib.suppress(TimeoutError, OSError, WebSocketDisconnect):
-                async with asyncio.timeout(FLUSH_S):
-                    await self._socket.close(code)
+        await self._client.run(
+            lambda group: [self._read(group), self._grow_old()], self._come_to_rest
+        )
         for lane in self._lanes:
             await self._forget(lane)
-
-    async def _live(self, revoked: asyncio.Event) -> int | None:
-        """The close code of whatever ended first; None when the peer is gone."""
-        async with asyncio.TaskGroup() as group:
-            workers: list[asyncio.Task[None]] = []
-            writer = group.create_task(self._write())
-            parts = [
-                writer,
-                group.create_task(self._read(group, workers)),
-                group.create_task(self._lose_rights(revoked)),
-                group.create_task(self._grow_old()),
-                group.create_task(self._outlive_server()),
-            ]
-            ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            code = next(iter(ended)).result()
-            if code is not None:
-                await self._flush(writer, code)
-            for part in (*parts, *workers):
-                part.cancel()
-        return code
-
-    async def _flush(self, writer: asyncio.Task[int | None], code: int) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S):
-                await self._outbox.close(code)
-                await asyncio.wait([writer])
-
-    # ------------------------------------------------------------ the parts, each with its code
-
-    async def _write(self) -> int | None:
-        while True:
-            event = await self._outbox.take()
-            if isinstance(event, Close):
-                return event.code
-            try:
-                async with asyncio.timeout(WRITE_S):
-                    await self._socket.send_text(msgspec.json.encode(event))
-            except (TimeoutError, OSError, WebSocketDisconnect):
-                return None
 
     async def _grow_old(self) -> int:
         await asyncio.sleep(LIFETIME_S)
@@ -162,42 +106,16 @@ class Connection:
         await self._outbox.put(error_event(old))
         return CLOSE_OLD
 
-    async def _outlive_server(self) -> int:
-        await self._rooms.gate.closing.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S):
-                await self._come_to_rest()
-        return CLOSE_RESTART
-
     async def _come_to_rest(self) -> None:
         """Returns when no lane is telling a response: all places are free, and taken here."""
         for _ in range(IN_FLIGHT):
             await self._in_flight.acquire()
 
-    async def _lose_rights(self, revoked: asyncio.Event) -> int:
-        while await self._still_in():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_S):
-                    await revoked.wait()
-        return CLOSE_SIGNED_OUT
-
-    async def _still_in(self) -> bool:
-        try:
-            self._principal = await self._rooms.gate.bearer(self._socket)
-        except Unauthenticated:
-            return False
-        return True
-
     # ------------------------------------------------------------ the reader
 
-    async def _read(
-        self, group: asyncio.TaskGroup, workers: list[asyncio.Task[None]]
-    ) -> int | None:
-        while True:
-            message: Any = await self._socket.receive()
-            if message["type"] == "websocket.disconnect":
-                return None
-            if not await self._still_in():
+    async def _read(self, group: asyncio.TaskGroup) -> int | None:
+        while (message := await self._client.receive()) is not None:
+            if not await self._client.may_go_on():
                 return CLOSE_SIGNED_OUT
             document: Document = {}
             try:
@@ -211,14 +129,15 @@ class Connection:
                 await self._outbox.put(error_event(error, _named(document)))
             else:
                 if is_new:
-                    workers.append(group.create_task(self._work(lane)))
+                    group.create_task(self._work(lane))
+        return None
 
     async def _cancel(self, document: Document) -> None:
         """Stop an answer, in whatever lane; its own terminal event tells that it stopped.
 
         Raises `InvalidRequest` and `NotFound`.
         """
-        await self._rooms.supervisor.cancel(self._principal, _response_id(document))
+        await self._rooms.supervisor.cancel(self._client.principal, _response_id(document))
 
     # ------------------------------------------------------------ a lane's worker
 
@@ -242,7 +161,7 @@ class Connection:
             raise not_supported("background")
         turn = response_turn(asked, (await self._rooms.engine.info()).name)
         await self._check_previous(turn)
-        exchange = await begin(self._rooms.supervisor, self._principal, turn)
+        exchange = await begin(self._rooms.supervisor, self._client.principal, turn)
         await self._move_on(lane, turn, exchange.log.response.id)
         fold = ResponseFold(echo(turn), lane.stream_id)
         async for event in exchange.log.subscribe():
@@ -255,7 +174,7 @@ class Connection:
         if previous is None or self._lanes.remembers(previous):
             return
         try:
-            found = await self._rooms.supervisor.response(self._principal, previous)
+            found = await self._rooms.supervisor.response(self._client.principal, previous)
         except NotFound as error:
             raise previous_response_not_found(previous) from error
         if not found.store:
@@ -269,7 +188,7 @@ class Connection:
     async def _forget(self, lane: Lane) -> None:
         response_id, lane.latest = lane.latest, None
         if response_id is not None:
-            await discard(self._rooms.supervisor, self._principal, response_id)
+            await discard(self._rooms.supervisor, self._client.principal, response_id)
 
 
 def _document(text: str | None) -> Document:
