@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import laws, protocol
+from tests.kit import laws, protocol, rooms
 
 ROOT = Path(__file__).parent.parent
 TOP = {
@@ -88,7 +88,8 @@ def test_the_page_of_laws_names_the_tests_of_each():
     assert [int(number) for number in re.findall(r"^## (\d+)\. ", page, re.MULTILINE)] == [*LAWS]
 
 
-def test_the_page_of_the_protocol_is_that_of_its_structs():
-    page = protocol.PAGE.read_text()
+@pytest.mark.parametrize("kept", [protocol, rooms], ids=["protocol", "rooms"])
+def test_a_page_drawn_from_the_code_is_up_to_date(kept):
+    page = kept.PAGE.read_text()
 
-    assert protocol.render(page) == page, "run `make golden`"
+    assert kept.render(page) == page, "run `make golden`"
