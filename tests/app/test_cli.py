@@ -1,0 +1,166 @@
+"""The commands as a user types them: what they do, and how they say what is wrong."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.settings import SETTINGS
+from tests.kit.server import (
+    ROOT,
+    free_port,
+    new_folder,
+    run_command,
+    server_environment,
+    start_server,
+)
+
+
+def keepwarm(folder: Path, *words: str, **settings: str) -> "subprocess.CompletedProcess[str]":
+    """One command; its status and everything it said."""
+    return subprocess.run(
+        [sys.executable, "-m", "app", *words],
+        cwd=ROOT,
+        env=server_environment(folder, free_port(), **settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def complaint(folder: Path, *words: str, **settings: str) -> str:
+    """What a command says that cannot do its work: plain words, no stack trace."""
+    done = keepwarm(folder, *words, **settings)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def migrated() -> Path:
+    folder = new_folder()
+    run_command(folder, "migrate")
+    return folder
+
+
+def test_the_help_of_serve_shows_every_setting(tmp_path: Path):
+    shown = keepwarm(tmp_path, "serve", "--help").stdout
+
+    assert all(setting.variable in shown for setting in SETTINGS)
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_migrating_twice_is_migrating_once(tmp_path: Path):
+    first = run_command(tmp_path, "migrate")
+    second = run_command(tmp_path, "migrate")
+
+    assert "now at revision" in first
+    assert "already at revision" in second
+
+
+@pytest.mark.parametrize("words", [("serve",), ("doctor",), ("admin", "user", "list")])
+def test_a_database_at_a_wrong_revision_is_refused_with_the_command_that_mends_it(
+    tmp_path: Path, words: tuple[str, ...]
+):
+    assert "keepwarm migrate" in complaint(tmp_path, *words)
+
+
+def test_all_bad_settings_are_named_at_once_with_the_fix(tmp_path: Path):
+    told = complaint(tmp_path, "serve", KEEPWARM_PORT="eighty", KEEPWARM_MODLE="x")
+
+    assert "KEEPWARM_PORT is 'eighty': use a number" in told
+    assert "did you mean KEEPWARM_MODEL" in told
+
+
+def test_a_model_that_is_not_there_is_named_with_its_setting(migrated: Path):
+    told = complaint(migrated, "serve", KEEPWARM_MODEL="/no/such/model")
+
+    assert "/no/such/model" in told
+
+
+def test_a_port_that_is_taken_and_a_folder_that_is_served_are_told_apart(migrated: Path):
+    with start_server() as server:
+        taken = complaint(migrated, "serve", KEEPWARM_PORT=str(server.port))
+        twice = complaint(server.folder, "serve")
+
+    assert f"Cannot listen on 127.0.0.1:{server.port}" in taken
+    assert "already" in twice
+    assert "KEEPWARM_DATA_DIR" in twice
+
+
+def test_people_and_keys_are_made_listed_and_ended(migrated: Path):
+    made = ("admin", "user", "create", "ada@example.org", "--admin", "--password", "long enough")
+    run_command(migrated, *made)
+    key = run_command(migrated, "admin", "key", "create", "--name", "script").strip()
+    listed = run_command(migrated, "admin", "key", "list")
+    found = re.search(r"key_\w+", listed)
+    assert found is not None
+    run_command(migrated, "admin", "key", "revoke", found[0])
+
+    assert "ada@example.org  admin" in run_command(migrated, "admin", "user", "list")
+    assert key.startswith("sk-kw-")
+    assert "script" in listed
+    assert key not in listed
+    assert "key_" not in run_command(migrated, "admin", "key", "list")
+    assert "ada@example.org" in complaint(migrated, *made) or "address" in complaint(
+        migrated, *made
+    )
+
+
+def test_a_key_of_nobody_is_refused(migrated: Path):
+    told = complaint(migrated, "admin", "key", "create", "--email", "nobody@example.org")
+
+    assert "no such account" in told
+
+
+def test_the_first_start_prints_a_link_that_makes_one_administrator_once():
+    with start_server(KEEPWARM_ADMIN_EMAIL="", KEEPWARM_ADMIN_PASSWORD="") as server:
+        link = re.search(rf"{server.url}/setup#token=(\S+)", server.output)
+        assert link is not None
+        body = {"token": link[1], "email": "first@example.org", "name": "F", "password": "x" * 12}
+        with httpx.Client(base_url=server.url) as client:
+            client.get("/")
+            client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
+            first = client.post("/api/setup", json=body)
+            account = client.get("/api/account")
+            client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
+            second = client.post("/api/setup", json=body)
+
+    assert (first.status_code, first.json()["role"]) == (200, "admin")
+    assert account.json()["email"] == "first@example.org"
+    assert second.status_code == 401
+
+
+def test_a_signal_ends_the_server_and_its_engine_with_success():
+    with start_server() as server:
+        status = server.stop()
+
+    assert status == 0
+    assert "Traceback" not in server.output
+
+
+def test_the_log_tells_of_requests_and_not_of_their_text():
+    with start_server() as server:
+        httpx.post(
+            f"{server.url}/v1/chat/completions?q=hidden-query",
+            json={"messages": [{"role": "user", "content": "hidden-text"}], "max_tokens": 4},
+            headers={"authorization": f"Bearer {server.api_key}"},
+            timeout=120,
+        ).raise_for_status()
+        server.stop()
+
+    assert "/v1/chat/completions" in server.output
+    assert "hidden-" not in server.output
+    assert server.api_key not in server.output
+
+
+def test_the_doctor_says_what_would_be_served(migrated: Path):
+    told = run_command(migrated, "doctor")
+
+    assert "prefix-stable" in told
+    assert "database: at the right revision" in told
+    assert "sk-kw-test" not in told
