@@ -197,6 +197,12 @@ def test_what_the_engine_refuses_is_the_error_of_the_request(
     assert "Secret" not in str(refused.value)
 
 
+def test_default_names_the_model_that_is_here(client: OpenAI):
+    answer = client.chat.completions.create(model="default", messages=HELLO)
+
+    assert answer.model == "echo"
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "param"),
     [

@@ -31,6 +31,10 @@ _ROLES = {
 _TEXT_PARTS = {"text", "input_text", "output_text"}
 
 
+MODEL_HERE = "default"
+"""Names whichever model the server has, so that a script runs on any server."""
+
+
 def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
     """The turn that `/v1/responses` asks for, by HTTP or by a socket."""
     _check_model(asked, model)
@@ -67,7 +71,7 @@ def completion_turn(asked: CompletionCreate, model: str) -> TurnRequest:
 
 
 def _check_model(asked: Knobs, model: str) -> None:
-    if asked.model is not None and asked.model != model:
+    if asked.model not in (None, MODEL_HERE, model):
         raise NotFound(
             f"The model {asked.model!r} is not here; this server has {model!r}.",
             code="model_not_found",
