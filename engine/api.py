@@ -261,7 +261,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
     """The last event of a job. `token_ids` is the whole kept output, the authority over the deltas.
 
     It may be shorter than the deltas' ids where a stop string was found. `seam` says how it ends.
-    `receipt` is None only when the job was refused before it was admitted.
+    `receipt` is None only when the job was never admitted.
     """
 
     job_id: JobId
