@@ -244,7 +244,11 @@ class Server(uvicorn.Server):
         self._say = say
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except OSError as error:
+            # Somebody else bound the port as well, and was the first to listen.
+            raise _cannot_listen(self._service.settings, error) from error
         self._say(await self._service.welcome())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -289,11 +293,15 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         try:
             listener.bind((settings.host, settings.port))
         except OSError as error:
-            raise AppError(
-                f"Cannot listen on {settings.host}:{settings.port} ({error.strerror}). Stop what "
-                "does, or set KEEPWARM_HOST and KEEPWARM_PORT."
-            ) from error
+            raise _cannot_listen(settings, error) from error
         yield listener
+
+
+def _cannot_listen(settings: Settings, error: OSError) -> AppError:
+    return AppError(
+        f"Cannot listen on {settings.host}:{settings.port} ({error.strerror}). Stop what "
+        "does, or set KEEPWARM_HOST and KEEPWARM_PORT."
+    )
 
 
 async def examine(settings: Settings, say: Callable[[str], None]) -> None:
