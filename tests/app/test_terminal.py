@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -70,6 +71,15 @@ def make_controlling() -> None:
     os.close(os.open(os.ttyname(0), os.O_RDWR))
 
 
+def new(shown: str) -> int:
+    return int(re.findall(r"([\d,]+) new, ", shown)[-1].replace(",", ""))
+
+
+def from_cache(shown: str) -> int:
+    """Of what was shown before the words `from cache`."""
+    return int(shown.rsplit(" ", 1)[1].replace(",", ""))
+
+
 @pytest.fixture
 def terminal(server: Server) -> Iterator[Terminal]:
     with contextlib.closing(Terminal("--url", server.url, "--key", server.api_key)) as opened:
@@ -79,15 +89,14 @@ def terminal(server: Server) -> Iterator[Terminal]:
 def test_a_conversation_shows_answers_and_receipts(terminal: Terminal):
     terminal.until("> ")
     terminal.type(b"Hi!\n")
-    first = terminal.until("from cache")
+    first = terminal.until(" from cache")
     terminal.until("> ")
     terminal.type(b"Bye!\n")
-    second = terminal.until("from cache")
+    second = terminal.until(" from cache")
     terminal.until("> ")
     terminal.type(CTRL_D)
 
-    assert " new, 0 " in first
-    assert " new, 0 " not in second
+    assert from_cache(second) > from_cache(first) + new(first)
     assert terminal.wait() == 0
 
 

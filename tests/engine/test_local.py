@@ -4,23 +4,28 @@ import asyncio
 
 import pytest
 
-from engine.api import FinishReason, Limits
+from engine.api import Finished, FinishReason, Limits
 from engine.errors import EngineLost
 from engine.model.runner import ModelRunner
-from tests.kit.engines import a_job, first_prompt, open_local, play
+from tests.kit.engines import a_job, first_prompt, open_local
 
 
 async def test_a_failed_step_fails_its_jobs_and_every_later_call(monkeypatch):
     async with open_local() as engine:
         prompt = await first_prompt(engine, "Say hello.")
-        jobs = [a_job(prompt, limits=Limits(max_output_tokens=9)) for _ in range(2)]
+        limits = Limits(max_output_tokens=500, ignore_eos=True)
+        running = [engine.generate(a_job(prompt, limits=limits)) for _ in range(2)]
+        for events in running:
+            await anext(events)
         watching = asyncio.ensure_future(anext(engine.watch(1 << 40)))
 
         monkeypatch.setattr(ModelRunner, "launch", fail)
-        outcomes = await asyncio.gather(*(play(engine, job) for job in jobs))
+        ends = [[event async for event in events][-1] for events in running]
 
-        assert [outcome.finished.reason for outcome in outcomes] == [FinishReason.FAILED] * 2
-        assert all(outcome.finished.refusal is not None for outcome in outcomes)
+        for end in ends:
+            assert isinstance(end, Finished)
+            assert end.reason is FinishReason.FAILED
+            assert end.refusal is not None
         for call in (engine.info, engine.stats, engine.snapshot, engine.failed, lambda: watching):
             with pytest.raises(EngineLost):
                 await call()
