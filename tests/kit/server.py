@@ -5,9 +5,11 @@ other runs through a link; everything else is new. A server is stopped like a se
 or killed like a power cut.
 """
 
+import atexit
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -115,8 +117,9 @@ def server_environment(folder: Path, port: int, **settings: str) -> dict[str, st
 
 
 def new_folder() -> Path:
-    """A folder for one server; the models in it are the shared ones."""
+    """A folder for one server, gone with the run; the models in it are the shared ones."""
     folder = Path(tempfile.mkdtemp(prefix="keepwarm-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (DATA_DIR / "models").mkdir(parents=True, exist_ok=True)
     (folder / "data").mkdir()
     (folder / "data" / "models").symlink_to(DATA_DIR / "models")
