@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.metadata
+import io
 import logging
 import re
 import shutil
@@ -122,12 +123,14 @@ def _convert(file: Path, folder: Path, progress: Progress) -> None:
     folder.mkdir(parents=True)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     _split_as_trained(tokenizer, _pre_tokenizer_name(file), progress)
-    model = AutoModelForCausalLM.from_pretrained(
-        file.parent,
-        gguf_file=file.name,
-        dtype=torch.float32,
-        quantization_config=GgufConfig(dequantize=True),
-    )
+    # De-quantizing draws a bar on stderr, whatever is said of bars; logs go their own way.
+    with contextlib.redirect_stderr(io.StringIO()):
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+        )
     progress("writing the weights as safetensors")
     model.config.name_or_path = file.stem
     tokenizer.save_pretrained(folder)
