@@ -14,6 +14,7 @@ from pathlib import Path
 from advanced_alchemy.config import AsyncSessionConfig, EngineConfig, SQLAlchemyAsyncConfig
 from sqlalchemy import URL, Connection, event, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -90,6 +91,14 @@ class Database:
         async with self._sessions() as session:
             _ = await session.connection(execution_options=self._looks)
             yield session
+
+    async def answers(self) -> bool:
+        """Whether a transaction can begin now; a driver's failure is an answer too."""
+        try:
+            async with self.read():
+                return True
+        except (SQLAlchemyError, OSError):
+            return False
 
     async def aclose(self) -> None:
         await self.engine.dispose()

@@ -432,3 +432,15 @@ def test_a_stored_struct_may_grow_a_field():
     del older["retry_after_s"]
 
     assert msgspec.convert(older, Problem) == Problem(code="a", message="b")
+
+
+async def test_a_database_that_is_there_answers_and_one_that_is_not_does_not(
+    db: Database, tmp_path: Path
+):
+    nowhere = (
+        "postgresql://nobody@127.0.0.1:1/nothing" if not db.is_sqlite else f"sqlite:///{tmp_path}"
+    )
+
+    async with contextlib.aclosing(Database(nowhere)) as missing:
+        assert await db.answers()
+        assert not await missing.answers()
