@@ -187,6 +187,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn cost. `cached_tokens + computed_tokens == prompt_tokens`, always (law 2)."""
 
     prompt_tokens: int
+    """The whole prompt's, or of a turn that was cancelled in mid-prefill the part it got through."""
     cached_tokens: int
     computed_tokens: int
     output_tokens: int

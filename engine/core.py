@@ -38,9 +38,9 @@ from engine.api import (
 from engine.errors import Corrupt, InvalidJob, Misconfigured, Refused
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache, Holding
-from engine.kv.misses import Lookup, explain
+from engine.kv.misses import Fingerprints, Lookup, explain
 from engine.kv.radix import RadixIndex
-from engine.receipts import Fingerprints, Totals, write_receipt
+from engine.receipts import Totals, write_receipt
 from engine.scheduler import Capacity, Scheduler
 from engine.sequence import Bounds, Ending, Sequence, validate
 from engine.step import DrawnToken, Plan, StepResult
@@ -263,8 +263,7 @@ class Core:
 
     def check(self) -> None:
         """Every invariant of the books. Raises `Corrupt`."""
-        holdings = [s.holding for s in self._sequences.values()]
-        self._cache.check(holding for holding in holdings if holding is not None)
+        self._cache.check(s.holding for s in self._sequences.values() if s.holding is not None)
 
     # ------------------------------------------------------------ inside
 
@@ -292,21 +291,21 @@ class Core:
                 return step.shares
 
     def _start(self, sequence: Sequence, now: float) -> None:
-        """First admission: what was cached then is what the receipt says."""
+        """Book what was cached; at the first admission, say so and find out why not more."""
         holding, job = sequence.holding, sequence.job
-        if sequence.times.admitted_s is not None or holding is None:
+        assert holding is not None
+        sequence.progress.find(min(holding.cached, sequence.prompt_tokens))
+        if sequence.times.admitted_s is not None:
             return
         sequence.times.admitted_s = now
-        sequence.cached = min(holding.cached, sequence.prompt_tokens)
+        cached_tokens = sequence.progress.cached_tokens
         sequence.miss = explain(
             job.history,
             Lookup(
                 token_ids=job.token_ids,
-                cached_tokens=sequence.cached,
+                cached_tokens=cached_tokens,
                 block_tokens=self.config.block_tokens,
-                model_fingerprint=self.config.model_fingerprint,
-                template_fingerprint=self.config.template_fingerprint,
-                boot_id=self.config.boot_id,
+                fingerprints=self._fingerprints,
                 loss=self._cache.loss(sequence.key),
             ),
         )
@@ -314,7 +313,7 @@ class Core:
             Started(
                 job_id=job.job_id,
                 prompt_tokens=sequence.prompt_tokens,
-                cached_tokens=sequence.cached,
+                cached_tokens=cached_tokens,
             )
         )
 
@@ -325,6 +324,7 @@ class Core:
         assert holding is not None
         self._cache.copied(holding)
         sequence.written += count
+        sequence.progress.compute(min(sequence.written, sequence.prompt_tokens))
         if not sequence.forgotten:
             self._cache.publish(holding, sequence.ids, sequence.written)
         if sequence.times.prefilled_s is None and sequence.pending == 0:

@@ -8,22 +8,16 @@ from collections import Counter
 import msgspec
 
 from engine.api import CachedBySource, FinishReason, Receipt, zone_spans
+from engine.kv.misses import Fingerprints
 from engine.sequence import Sequence
-
-
-class Fingerprints(msgspec.Struct, frozen=True, kw_only=True):
-    """Which engine a receipt speaks of."""
-
-    model_fingerprint: str
-    template_fingerprint: str
-    boot_id: str
 
 
 def cached_by_source(sequence: Sequence) -> CachedBySource:
     """The cached prompt tokens by whose zone they lie in."""
     cached: Counter[str] = Counter()
     for start, end, zone in zone_spans(sequence.job.zones):
-        cached[zone.source.value] += max(0, min(end, sequence.cached) - start)
+        for found_start, found_end in sequence.progress.found:
+            cached[zone.source.value] += max(0, min(end, found_end) - max(start, found_start))
     return CachedBySource(**cached)
 
 
@@ -32,18 +26,19 @@ def write_receipt(
 ) -> Receipt | None:
     """The receipt of a turn that ends `now`; None when it never got as far as its blocks.
 
-    A turn that was cancelled in mid-prefill counts its whole prompt: what was not cached it had
-    set out to compute.
+    A turn that was cancelled in mid-prefill counts the part of its prompt that it had got
+    through. Whatever has output has got through all of it, in an engine before this one if need be.
     """
     times = sequence.times
     if times.admitted_s is None:
         return None
-    prompt_tokens = sequence.prompt_tokens
+    prompt_tokens = sequence.prompt_tokens if sequence.output else sequence.progress.reached
+    cached_tokens = sequence.progress.cached_tokens
     first_token_s = times.first_token_s
     return Receipt(
         prompt_tokens=prompt_tokens,
-        cached_tokens=sequence.cached,
-        computed_tokens=prompt_tokens - sequence.cached,
+        cached_tokens=cached_tokens,
+        computed_tokens=prompt_tokens - cached_tokens,
         output_tokens=output_tokens,
         cached_by_source=cached_by_source(sequence),
         miss_reason=sequence.miss.reason,

@@ -57,17 +57,43 @@ class Times:
         self.first_token_s: float | None = None
 
 
+class Progress:
+    """How far a prompt has got: `found` are the spans that were cached when they were needed.
+
+    Each token counts once, however often its sequence is preempted and starts again.
+    """
+
+    __slots__ = ("found", "reached")
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, int]] = []
+        self.reached = 0
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(end - start for start, end in self.found)
+
+    def find(self, end: int) -> None:
+        """The cache has `[0, end)`."""
+        if end > self.reached:
+            self.found.append((self.reached, end))
+            self.reached = end
+
+    def compute(self, end: int) -> None:
+        """What was missing of `[0, end)` is computed."""
+        self.reached = max(self.reached, end)
+
+
 class Sequence:
     """A job once the scheduler holds it.
 
     `ids` are prompt and output; `[0, written)` of them have committed KV. The reply is full at
-    `end` ids. `arrival` orders what waits, `turn` what runs. `cached` and `miss` are those of the
-    first admission. `ending` was asked for while a step was in flight and waits for its commit.
+    `end` ids. `arrival` orders what waits, `turn` what runs. `progress` is the prompt's, `miss` that
+    of the first admission. `ending` was asked for while a step was in flight and waits for its commit.
     """
 
     __slots__ = (
         "arrival",
-        "cached",
         "end",
         "ending",
         "eos_token_ids",
@@ -79,6 +105,7 @@ class Sequence:
         "key",
         "miss",
         "output",
+        "progress",
         "rank",
         "scopes",
         "seed",
@@ -108,7 +135,7 @@ class Sequence:
         self.ending: Ending | None = None
         self.forgotten = False
         self.times = Times(now)
-        self.cached = 0
+        self.progress = Progress()
         self.miss = Miss(reason=None, differs_at=None)
 
     @property

@@ -12,15 +12,21 @@ import msgspec
 from engine.api import History, MissReason
 
 
+class Fingerprints(msgspec.Struct, frozen=True, kw_only=True):
+    """Which engine it was: its weights, its rendering, its life."""
+
+    model_fingerprint: str
+    template_fingerprint: str
+    boot_id: str
+
+
 class Lookup(msgspec.Struct, frozen=True, kw_only=True):
     """What one turn asked for and what the cache had. `loss`: why this session last lost blocks."""
 
     token_ids: tuple[int, ...]
     cached_tokens: int
     block_tokens: int
-    model_fingerprint: str
-    template_fingerprint: str
-    boot_id: str
+    fingerprints: Fingerprints
     loss: MissReason | None
 
 
@@ -66,7 +72,7 @@ def _lost(history: History, lookup: Lookup, common: int) -> MissReason:
     rendering = _rendering_changed(history, lookup)
     if rendering is not None:
         return rendering
-    if history.boot_id != lookup.boot_id:
+    if history.boot_id != lookup.fingerprints.boot_id:
         return MissReason.ENGINE_RESTART
     if lookup.loss is not None:
         return lookup.loss
@@ -77,8 +83,8 @@ def _lost(history: History, lookup: Lookup, common: int) -> MissReason:
 
 
 def _rendering_changed(history: History, lookup: Lookup) -> MissReason | None:
-    if history.model_fingerprint != lookup.model_fingerprint:
+    if history.model_fingerprint != lookup.fingerprints.model_fingerprint:
         return MissReason.MODEL_CHANGED
-    if history.template_fingerprint != lookup.template_fingerprint:
+    if history.template_fingerprint != lookup.fingerprints.template_fingerprint:
         return MissReason.TEMPLATE_CHANGED
     return None

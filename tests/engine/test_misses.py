@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from engine.api import History, MissReason
-from engine.kv.misses import Lookup, Miss, explain
+from engine.kv.misses import Fingerprints, Lookup, Miss, explain
 
 
 def history(**changes: Any) -> History:
@@ -24,9 +24,7 @@ def lookup(ids: Iterable[int] = range(50), **changes: Any) -> Lookup:
         "token_ids": tuple(ids),
         "cached_tokens": 0,
         "block_tokens": 16,
-        "model_fingerprint": "m",
-        "template_fingerprint": "t",
-        "boot_id": "b",
+        "fingerprints": Fingerprints(model_fingerprint="m", template_fingerprint="t", boot_id="b"),
         "loss": None,
     }
     return Lookup(**(values | changes))

@@ -18,6 +18,7 @@ from engine.api import (
     Job,
     JobClass,
     OwnerId,
+    Receipt,
     RetentionClass,
     Scope,
     Subject,
@@ -237,10 +238,24 @@ class CacheLife(RuleBasedStateMachine):
         if receipt is None:
             return
         assert receipt.cached_tokens + receipt.computed_tokens == receipt.prompt_tokens
-        assert receipt.prompt_tokens == len(job.token_ids)
+        self._check_computed(job, receipt)
         assert receipt.output_tokens == len(ended.token_ids)
         others = [(other, self._ids_of(other)) for other in self.jobs if other is not job]
         assert receipt.cached_tokens <= visible_prefix(job, others)
+
+    def _check_computed(self, job: Job, receipt: Receipt) -> None:
+        """Each token of the prompt that the job got through counts once, as what it was."""
+        prompt = len(job.token_ids)
+        if job.resumed_output:
+            assert receipt.prompt_tokens == prompt
+            return
+        done = {at for at in self.desk.paper.computed.get(job.job_id, ()) if at < prompt}
+        assert receipt.computed_tokens <= len(done)
+        if not self.desk.core.stats().preemptions:
+            assert receipt.computed_tokens == len(done)
+        assert receipt.prompt_tokens >= max(done, default=-1) + 1
+        if self.desk.emitted.get(job.job_id):
+            assert receipt.prompt_tokens == prompt
 
     def _check_baseline(self) -> None:
         """Only the operator's zone may be left: it is nobody's to forget."""

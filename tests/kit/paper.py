@@ -61,6 +61,8 @@ class PaperModel:
     def __init__(self, pool_blocks: int, block_tokens: int) -> None:
         self.steps = 0
         self.computed_tokens = 0
+        self.computed: dict[JobId, set[int]] = {}
+        """The positions that each job had computed at least once."""
         self.wiped_blocks = 0
         self._block_tokens = block_tokens
         self._slots = [BLANK] * (pool_blocks * block_tokens)
@@ -113,6 +115,7 @@ class PaperModel:
         for position in range(run.start, end):
             self._slots[self._slot(run.block_table, position)] = prints[position]
         self.computed_tokens += len(run.token_ids)
+        self.computed.setdefault(run.job_id, set()).update(range(run.start, end))
         return prints
 
     def _read(self, run: Run, prints: list[int]) -> RunResult:

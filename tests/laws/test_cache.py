@@ -136,6 +136,41 @@ def test_02_the_ledger_of_a_ten_turn_chat_is_exact():
         log = [*job.token_ids, *ended.token_ids]
 
 
+@pytest.mark.parametrize("cancelled_after", range(5))
+def test_02_a_turn_cancelled_in_mid_prefill_counts_what_it_got_through(cancelled_after):
+    desk = Desk(config(step_tokens=16))
+    text = [2 + at % 7 for at in range(80)]
+    desk.run(desk.job(text[:30], output=0))
+    before = desk.paper.computed_tokens
+    job = desk.submit(desk.job([*text[:30], *text]))
+    for _ in range(cancelled_after):
+        desk.step()
+
+    desk.step(meanwhile=lambda core: core.cancel(job.job_id, desk.now))
+
+    receipt = desk.receipt(job)
+    assert receipt.cached_tokens == 30
+    assert receipt.computed_tokens == desk.paper.computed_tokens - before
+    assert receipt.prompt_tokens == 30 + receipt.computed_tokens
+    desk.drain()
+    known = desk.core.stats()
+    assert known.cached_tokens + known.computed_tokens == known.prompt_tokens
+
+
+def test_02_a_turn_that_lost_its_place_counts_each_token_once():
+    desk = Desk(config(pool_blocks=8, context_tokens=128, step_tokens=16, max_running=2))
+    draft = desk.submit(desk.job([3] * 90, job_class=JobClass.DRAFT, output=1))
+    for _ in range(3):
+        desk.step()
+    desk.run(desk.job([4] * 100, output=1))
+
+    desk.drain()
+
+    receipt = desk.receipt(draft)
+    assert desk.core.stats().preemptions > 0
+    assert (receipt.prompt_tokens, receipt.cached_tokens, receipt.computed_tokens) == (90, 0, 90)
+
+
 @given(st.data())
 @settings(deadline=None)
 def test_02_cached_and_computed_make_the_prompt_whatever_happened_before(data):
