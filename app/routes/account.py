@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
 
 from app.ids import KeyId
 from app.people.accounts import IDLE, Accounts, AccountView, Principal, SignedIn
@@ -33,7 +35,10 @@ class KeyRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @post("/login", status_code=200)
 async def login(
-    data: Credentials, request: Request[Any, Any, Any], accounts: Accounts, gate: Gate
+    data: JSONBody[Credentials],
+    request: Request[Any, Any, Any],
+    accounts: NamedDependency[Accounts],
+    gate: NamedDependency[Gate],
 ) -> Response[AccountView]:
     signed_in = await _sign_in(accounts, data.email, data.password, request)
     return await _welcome(accounts, gate, signed_in)
@@ -41,7 +46,10 @@ async def login(
 
 @post("/setup", status_code=200)
 async def set_up(
-    data: SetUp, request: Request[Any, Any, Any], accounts: Accounts, gate: Gate
+    data: JSONBody[SetUp],
+    request: Request[Any, Any, Any],
+    accounts: NamedDependency[Accounts],
+    gate: NamedDependency[Gate],
 ) -> Response[AccountView]:
     await accounts.accept_invitation(data.token, data.email, data.name, data.password)
     signed_in = await _sign_in(accounts, data.email, data.password, request)
@@ -49,28 +57,40 @@ async def set_up(
 
 
 @post("/logout", status_code=204)
-async def logout(principal: Principal, accounts: Accounts, gate: Gate) -> Response[None]:
+async def logout(
+    principal: NamedDependency[Principal],
+    accounts: NamedDependency[Accounts],
+    gate: NamedDependency[Gate],
+) -> Response[None]:
     await accounts.logout(principal)
     return Response(None, status_code=204, cookies=[gate.login_cookie("", max_age_s=0)])
 
 
 @get("/account")
-async def account(principal: Principal, accounts: Accounts) -> AccountView:
+async def account(
+    principal: NamedDependency[Principal], accounts: NamedDependency[Accounts]
+) -> AccountView:
     return await accounts.account(principal.user_id)
 
 
 @get("/keys")
-async def list_keys(principal: Principal, keys: Keys) -> list[KeyView]:
+async def list_keys(
+    principal: NamedDependency[Principal], keys: NamedDependency[Keys]
+) -> list[KeyView]:
     return await keys.list(principal.user_id)
 
 
 @post("/keys")
-async def create_key(data: KeyRequest, principal: Principal, keys: Keys) -> NewKey:
+async def create_key(
+    data: JSONBody[KeyRequest], principal: NamedDependency[Principal], keys: NamedDependency[Keys]
+) -> NewKey:
     return await keys.create(principal.user_id, data.name)
 
 
 @delete("/keys/{key_id:str}")
-async def revoke_key(key_id: str, principal: Principal, keys: Keys) -> None:
+async def revoke_key(
+    key_id: FromPath[str], principal: NamedDependency[Principal], keys: NamedDependency[Keys]
+) -> None:
     await keys.revoke(principal.user_id, KeyId(key_id))
 
 

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import msgspec
 from litestar import delete, get, patch, post
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from app.chat.conversations import ConversationPage, Conversations
@@ -72,24 +73,28 @@ class CancelledResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/conversations")
 async def list_conversations(
-    principal: Principal,
-    conversations: Conversations,
-    cursor: Annotated[str | None, Parameter(max_length=200)] = None,
-    limit: Annotated[int, Parameter(ge=1, le=100)] = 50,
+    principal: NamedDependency[Principal],
+    conversations: NamedDependency[Conversations],
+    cursor: Annotated[str | None, QueryParameter(max_length=200)] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=100)] = 50,
 ) -> ConversationPage:
     return await conversations.list(principal.user_id, cursor=cursor, limit=limit)
 
 
 @post("/conversations")
 async def create_conversation(
-    data: NewConversation, principal: Principal, conversations: Conversations
+    data: JSONBody[NewConversation],
+    principal: NamedDependency[Principal],
+    conversations: NamedDependency[Conversations],
 ) -> ConversationView:
     return await conversations.create(principal.user_id, data.persona_id)
 
 
 @get("/conversations/{conversation_id:str}")
 async def read_conversation(
-    conversation_id: str, principal: Principal, conversations: Conversations
+    conversation_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    conversations: NamedDependency[Conversations],
 ) -> Tree:
     known_id = ConversationId(conversation_id)
     return Tree(
@@ -100,7 +105,10 @@ async def read_conversation(
 
 @patch("/conversations/{conversation_id:str}")
 async def rename_conversation(
-    conversation_id: str, data: Rename, principal: Principal, conversations: Conversations
+    conversation_id: FromPath[str],
+    data: JSONBody[Rename],
+    principal: NamedDependency[Principal],
+    conversations: NamedDependency[Conversations],
 ) -> ConversationView:
     known_id = ConversationId(conversation_id)
     return await conversations.rename(principal.user_id, known_id, data.title)
@@ -108,14 +116,19 @@ async def rename_conversation(
 
 @delete("/conversations/{conversation_id:str}")
 async def delete_conversation(
-    conversation_id: str, principal: Principal, supervisor: Supervisor
+    conversation_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    supervisor: NamedDependency[Supervisor],
 ) -> None:
     await supervisor.delete_conversation(principal, ConversationId(conversation_id))
 
 
 @post("/conversations/{conversation_id:str}/turns")
 async def create_turn(
-    conversation_id: str, data: NewTurn, principal: Principal, supervisor: Supervisor
+    conversation_id: FromPath[str],
+    data: JSONBody[NewTurn],
+    principal: NamedDependency[Principal],
+    supervisor: NamedDependency[Supervisor],
 ) -> AcceptedTurn:
     request = browser_turn(ConversationId(conversation_id), data)
     acceptance = await supervisor.create(principal, request)
@@ -124,13 +137,13 @@ async def create_turn(
 
 @get("/responses/{response_id:str}/events", media_type="text/event-stream")
 async def watch_response(
-    response_id: str,
-    principal: Principal,
-    supervisor: Supervisor,
-    logs: EventLogs,
+    response_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    supervisor: NamedDependency[Supervisor],
+    logs: NamedDependency[EventLogs],
     *,
-    after: Annotated[int, Parameter(ge=-1)] = -1,
-    epoch: str | None = None,
+    after: Annotated[int, QueryParameter(ge=-1)] = -1,
+    epoch: FromQuery[str | None] = None,
 ) -> ServerSentEvent:
     log = await supervisor.log(principal, ResponseId(response_id))
     return ServerSentEvent(_frames(log, logs, after, epoch))
@@ -138,7 +151,9 @@ async def watch_response(
 
 @post("/responses/{response_id:str}/cancel", status_code=200)
 async def cancel_response(
-    response_id: str, principal: Principal, supervisor: Supervisor
+    response_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    supervisor: NamedDependency[Supervisor],
 ) -> CancelledResponse:
     known_id = ResponseId(response_id)
     step = await supervisor.cancel(principal, known_id)

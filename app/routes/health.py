@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 from litestar import Response, get
+from litestar.di import NamedDependency
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -51,7 +52,9 @@ async def live() -> Live:
 
 
 @get("/health/ready", include_in_schema=False)
-async def ready(engine: Engine, db: Database, gate: Gate) -> Ready:
+async def ready(
+    engine: NamedDependency[Engine], db: NamedDependency[Database], gate: NamedDependency[Gate]
+) -> Ready:
     gate.refuse_when_stopping()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_S):
@@ -62,7 +65,7 @@ async def ready(engine: Engine, db: Database, gate: Gate) -> Ready:
 
 
 @get("/metrics", include_in_schema=False)
-async def metrics(engine: Engine, gate: Gate) -> Response[bytes]:
+async def metrics(engine: NamedDependency[Engine], gate: NamedDependency[Gate]) -> Response[bytes]:
     registry = CollectorRegistry()
     registry.register(EngineCollector(await engine.stats(), gate.open_sockets))
     ProcessCollector(registry=registry)
@@ -70,7 +73,7 @@ async def metrics(engine: Engine, gate: Gate) -> Response[bytes]:
 
 
 @get("/status")
-async def status(principal: Principal, engine: Engine) -> Status:
+async def status(principal: NamedDependency[Principal], engine: NamedDependency[Engine]) -> Status:
     card = await engine.info()
     told = Status(model=card.name, context_tokens=card.context_tokens)
     if principal.role is not AccountRole.ADMIN:

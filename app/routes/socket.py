@@ -9,6 +9,7 @@ from typing import Any, NoReturn, assert_never
 
 import msgspec
 from litestar import WebSocket, websocket
+from litestar.di import NamedDependency
 
 from app.chat.conversations import Conversations
 from app.chat.eventlog import EventLog, EventLogs
@@ -64,12 +65,12 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
 @websocket("/ws")
 async def browser_socket(
     socket: WebSocket[Any, Any, Any],
-    gate: Gate,
-    conversations: Conversations,
+    gate: NamedDependency[Gate],
+    conversations: NamedDependency[Conversations],
     *,
-    supervisor: Supervisor,
-    logs: EventLogs,
-    hub: Hub,
+    supervisor: NamedDependency[Supervisor],
+    logs: NamedDependency[EventLogs],
+    hub: NamedDependency[Hub],
 ) -> None:
     rooms = Rooms(conversations=conversations, supervisor=supervisor, logs=logs)
     async with answering(socket):

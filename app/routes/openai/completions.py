@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 from litestar import Response, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath
 
 from app.chat.entry import TurnRequest
 from app.chat.supervisor import Supervisor
@@ -28,7 +30,9 @@ _DONE = b"data: [DONE]\n\n"
 
 @post("/v1/chat/completions", status_code=200)
 async def complete_chat(
-    request: DialectRequest, supervisor: Supervisor, engine: Engine
+    request: DialectRequest,
+    supervisor: NamedDependency[Supervisor],
+    engine: NamedDependency[Engine],
 ) -> Response[Any]:
     asked = completion_create(read_document(await request.body()))
     turn = completion_turn(asked, (await engine.info()).name)
@@ -41,12 +45,12 @@ async def complete_chat(
 
 
 @get("/v1/models")
-async def list_models(engine: Engine) -> ModelList:
+async def list_models(engine: NamedDependency[Engine]) -> ModelList:
     return ModelList(data=(_model(await engine.info()),))
 
 
 @get("/v1/models/{model:path}")
-async def show_model(engine: Engine, model: str) -> Model:
+async def show_model(engine: NamedDependency[Engine], model: FromPath[str]) -> Model:
     """Names of models may hold slashes."""
     card = await engine.info()
     if model.removeprefix("/") != card.name:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Response, delete, get, post
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from app.chat.eventlog import EventLog
 from app.chat.supervisor import Supervisor
@@ -42,7 +43,9 @@ ResponsePath = "/v1/responses/{response_id:str}"
 
 @post("/v1/responses", status_code=200)
 async def create_response(
-    request: DialectRequest, supervisor: Supervisor, engine: Engine
+    request: DialectRequest,
+    supervisor: NamedDependency[Supervisor],
+    engine: NamedDependency[Engine],
 ) -> Response[Any]:
     asked = response_create(read_document(await request.body()))
     _check_background(asked)
@@ -59,11 +62,11 @@ async def create_response(
 @get(ResponsePath)
 async def show_response(
     request: DialectRequest,
-    supervisor: Supervisor,
-    response_id: str,
+    supervisor: NamedDependency[Supervisor],
+    response_id: FromPath[str],
     *,
-    stream: bool = False,
-    starting_after: int | None = None,
+    stream: FromQuery[bool] = False,
+    starting_after: FromQuery[int | None] = None,
 ) -> Response[Any]:
     """With `stream=true` the events after `starting_after`, or all of them."""
     found = await supervisor.response(request.user, _id(response_id))
@@ -78,7 +81,7 @@ async def show_response(
 
 @post(ResponsePath + "/cancel", status_code=200)
 async def cancel_response(
-    request: DialectRequest, supervisor: Supervisor, response_id: str
+    request: DialectRequest, supervisor: NamedDependency[Supervisor], response_id: FromPath[str]
 ) -> ResponseObject:
     """Any response, in any state; one that has ended stays as it is."""
     await supervisor.cancel(request.user, _id(response_id))
@@ -87,7 +90,7 @@ async def cancel_response(
 
 @delete(ResponsePath, status_code=200)
 async def delete_response(
-    request: DialectRequest, supervisor: Supervisor, response_id: str
+    request: DialectRequest, supervisor: NamedDependency[Supervisor], response_id: FromPath[str]
 ) -> ResponseDeleted:
     await supervisor.delete_response(request.user, _id(response_id))
     return ResponseDeleted(id=response_id)
@@ -96,12 +99,12 @@ async def delete_response(
 @get(ResponsePath + "/input_items")
 async def list_input_items(
     request: DialectRequest,
-    supervisor: Supervisor,
-    response_id: str,
+    supervisor: NamedDependency[Supervisor],
+    response_id: FromPath[str],
     *,
-    after: str | None = None,
-    limit: Annotated[int, Parameter(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
+    after: FromQuery[str | None] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
+    order: FromQuery[Literal["asc", "desc"]] = "desc",
 ) -> InputItemList:
     """The messages that the response's own request brought."""
     items = await supervisor.input_items(request.user, _id(response_id))

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from litestar import WebSocket, websocket
+from litestar.di import NamedDependency
 from msgspec import UNSET
 
 from app.chat.entry import TurnRequest
@@ -66,7 +67,10 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
 
 @websocket("/v1/responses")
 async def dialect_socket(
-    socket: WebSocket[Any, Any, Any], gate: Gate, supervisor: Supervisor, engine: Engine
+    socket: WebSocket[Any, Any, Any],
+    gate: NamedDependency[Gate],
+    supervisor: NamedDependency[Supervisor],
+    engine: NamedDependency[Engine],
 ) -> None:
     rooms = Rooms(supervisor=supervisor, engine=engine)
     async with answering(socket):
