@@ -18,7 +18,6 @@ So a block that the index keeps is written by nobody, and an abort publishes onl
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
-from itertools import islice, takewhile
 from typing import Concatenate, ParamSpec, TypeVar
 
 from engine.api import (
@@ -40,6 +39,7 @@ from engine.api import (
 )
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
+from engine.kv.eviction import Evictor
 from engine.kv.journal import Journal
 from engine.kv.leases import NO_SESSION, Lease, LeaseKey, Leases
 from engine.kv.prefix import Entry, Ids, PrefixIndex, Scopes
@@ -98,14 +98,16 @@ class Cache:
     ) -> None:
         self.meter = meter
         self.spent_s = 0.0
-        self.evicted_blocks = 0
         self._pool = pool
         self._index = index
         self._block_tokens = block_tokens
         self._queue = EvictionQueue()
-        self._busy: list[Entry] = []
         self._leases = Leases(index, self._queue.offer)
         self._journal = Journal(pool)
+        self._evictor = Evictor(
+            pool, index, queue=self._queue, leases=self._leases, journal=self._journal
+        )
+        self._uses = 0
 
     # ------------------------------------------------------------ a sequence's road
 
@@ -215,7 +217,8 @@ class Cache:
         )
 
     def expire(self, now: float) -> None:
-        """Let leases that are due fall back."""
+        """Time goes on: let leases that are due fall back."""
+        self._queue.now = now
         self._leases.expire(now)
 
     def loss(self, key: LeaseKey) -> MissReason | None:
@@ -231,6 +234,10 @@ class Cache:
     def take_wipes(self) -> tuple[BlockId, ...]:
         """Blocks to wipe before the next step does anything else."""
         return self._pool.take_wipes()
+
+    @property
+    def evicted_blocks(self) -> int:
+        return self._evictor.blocks
 
     def counts(self) -> BlockCounts:
         return self._pool.counts()
@@ -283,44 +290,13 @@ class Cache:
             self._journal.note("published", done.entry.scope, done.new_tokens)
 
     def _give_back(self, blocks: Iterable[BlockId]) -> None:
-        """One user fewer; leaves that were passed over as busy may be idle now."""
+        """One user fewer."""
         self._pool.free(blocks)
-        for leaf in self._busy:
-            self._queue.offer(leaf)
-        self._busy.clear()
+        self._evictor.look_again()
 
     def _allocate(self, count: int, after: BlockId | None) -> list[BlockId] | None:
-        if self._pool.free_blocks < count <= self._pool.free_blocks + self._pool.idle_blocks:
-            self._evict(count)
+        self._evictor.make_room(count)
         return self._pool.allocate(count, after)
-
-    def _evict(self, wanted: int) -> None:
-        """Let leaves go from their ends until `wanted` blocks are free, never more (law 9)."""
-        while self._pool.free_blocks < wanted:
-            leaf = self._queue.take()
-            if leaf is None:
-                break
-            idle = self._idle_blocks(leaf, wanted - self._pool.free_blocks)
-            if idle:
-                self._trim(leaf, idle)
-            else:
-                # Out of the way until something is given back: many run, few end.
-                self._busy.append(leaf)
-
-    def _idle_blocks(self, leaf: Entry, most: int) -> int:
-        """How many blocks at the leaf's end no sequence and no copy needs, up to `most`."""
-        tail = islice(reversed(leaf.blocks), most)
-        return sum(1 for _ in takewhile(lambda block: not self._pool.busy(block), tail))
-
-    def _trim(self, leaf: Entry, count: int) -> None:
-        holders = list(leaf.held_by)
-        before = self._pool.free_blocks
-        self._leases.note_loss(holders)
-        trimming = self._index.trim(leaf, count)
-        self._queue.offer(trimming.parent if trimming.gone else leaf)
-        self._leases.settle(holders)
-        self.evicted_blocks += self._pool.free_blocks - before
-        self._journal.note("evicted", leaf.scope, trimming.tokens)
 
     def _forget(self, subject: Subject, running: Sequence[Holding]) -> LeaseState:
         own = Counter(block for holding in running for block in holding.table)
@@ -352,8 +328,9 @@ class Cache:
         return all(self._pool.users(block) == own[block] for block in entry.blocks)
 
     def _touch(self, entry: Entry, now: float) -> None:
+        self._uses += 1
         for above in entry.path():
-            above.used_s = now
+            above.used, above.used_s = self._uses, now
 
     def _blocks_to(self, position: int) -> int:
         return -(-position // self._block_tokens)

@@ -25,6 +25,9 @@ EntryId = NewType("EntryId", int)
 Scopes: TypeAlias = tuple[tuple[Scope, int], ...]
 """(scope, end) in order: who may match which part of a path. Neighbours differ in scope."""
 
+EvictionKey: TypeAlias = tuple[int, float, int]
+"""(retention class, worth, number of its last use): what is let go first has the least."""
+
 NO_END = 1 << 60
 """Where the last scope of a path ends: output continues it."""
 
@@ -45,7 +48,8 @@ class Entry:
     `blocks[0]` covers position `start` and holds the KV of every earlier token of the path that
     lies in the same block as well, so a path's block table is its entries' blocks, the later entry
     winning where two share a block index. The paths of those in `held_by` end with this entry;
-    `pins` counts the pinning ones here and below. `used_s` and `queued` belong to retention.
+    `pins` counts the pinning ones here and below. It was last used at `used_s`, as the `used`th use
+    of any path; `queued` belongs to retention.
     """
 
     __slots__ = (
@@ -59,6 +63,7 @@ class Entry:
         "queued",
         "scope",
         "start",
+        "used",
         "used_s",
     )
 
@@ -72,8 +77,9 @@ class Entry:
         self.children: dict[object, list[Entry]] = {}
         self.held_by: set[Holder] = set()
         self.pins = 0
+        self.used = 0
         self.used_s = 0.0
-        self.queued: tuple[int, float] | None = None
+        self.queued: EvictionKey | None = None
 
     @property
     def end(self) -> int:

@@ -189,7 +189,7 @@ class RadixIndex:
         parent = lower.parent
         assert parent is not None
         upper = Entry(self._new_id(), lower.scope, lower.start, lower.ids[:tokens])
-        upper.used_s, upper.pins = lower.used_s, lower.pins
+        upper.used, upper.used_s, upper.pins = lower.used, lower.used_s, lower.pins
         first = lower.start // self._block_tokens
         cut = lower.start + tokens
         upper.blocks = lower.blocks[: self._blocks_to(cut) - first]

@@ -1,13 +1,17 @@
-"""Who goes first: lowest retention class, then least recently used, leaves only.
+"""Who goes first: lowest retention class, then what is worth least, then what was used longest ago.
 
 Knows entries and classes, not why a class was given. Upholds law 9: because only leaves are let
 go, an inner entry outlives everything below it, whatever its own class.
 """
 
 import heapq
+from collections.abc import Callable
 
 from engine.api import OPERATOR_SCOPE, RetentionClass
-from engine.kv.prefix import Entry
+from engine.kv.prefix import Entry, EvictionKey
+
+Worth = Callable[[Entry, float], float]
+"""What keeping a leaf is worth at a time (in seconds); inside a class the lowest goes first."""
 
 
 def retention_of(entry: Entry) -> RetentionClass:
@@ -18,6 +22,11 @@ def retention_of(entry: Entry) -> RetentionClass:
     return max(held, default=RetentionClass.ORPHAN)
 
 
+def equal_worth(_entry: Entry, _now: float) -> float:
+    """Least recently used goes first: nothing else is known."""
+    return 0.0
+
+
 class EvictionQueue:
     """Leaves in the order in which they are let go.
 
@@ -25,14 +34,16 @@ class EvictionQueue:
     it comes up, so using a leaf costs nothing here. A key that falls must be offered anew.
     """
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, float], int, Entry]] = []
+    def __init__(self, worth: Worth = equal_worth) -> None:
+        self.now = 0.0
+        self._worth = worth
+        self._heap: list[tuple[EvictionKey, int, Entry]] = []
 
     def offer(self, entry: Entry) -> None:
         """File a leaf under its present key; what is no leaf, or filed well enough, is skipped."""
-        key = (int(retention_of(entry)), entry.used_s)
         if entry.parent is None or not entry.is_leaf:
             return
+        key = self._key(entry)
         if entry.queued is None or key < entry.queued:
             entry.queued = key
             heapq.heappush(self._heap, (key, entry.entry_id, entry))
@@ -46,7 +57,10 @@ class EvictionQueue:
             entry.queued = None
             if entry.parent is None or not entry.is_leaf:
                 continue
-            if key == (int(retention_of(entry)), entry.used_s):
+            if key == self._key(entry):
                 return entry
             self.offer(entry)
         return None
+
+    def _key(self, entry: Entry) -> EvictionKey:
+        return int(retention_of(entry)), self._worth(entry, self.now), entry.used

@@ -32,13 +32,13 @@ class Bench:
         self.queue = EvictionQueue()
         self.leases = Leases(self.index, self.queue.offer)
 
-    def path(self, ids: Sequence[int], *, scope: str = "ann", used_s: float = 0.0) -> Entry:
+    def path(self, ids: Sequence[int], *, scope: str = "ann", used: int = 0) -> Entry:
         table = self.pool.allocate(-(-len(ids) // 4)) or []
         scopes = ((Scope(scope), NO_END),)
         span = (self.index.root, len(ids))
         entry = self.index.publish(array("I", ids), scopes, table, span).entry
         self.pool.free(table)
-        entry.used_s = used_s
+        entry.used = used
         self.queue.offer(entry)
         return entry
 
@@ -200,7 +200,7 @@ def test_the_operators_zone_is_shared_by_itself():
 
 def test_the_queue_gives_the_lowest_class_first_then_the_least_recently_used():
     bench = Bench()
-    old, new, kept = bench.path([1], used_s=1), bench.path([2], used_s=2), bench.path([3])
+    old, new, kept = bench.path([1], used=1), bench.path([2], used=2), bench.path([3])
     bench.leases.end_turn(key("s"), kept, 0.0)
 
     assert [bench.queue.take() for _ in range(4)] == [old, new, kept, None]
@@ -208,16 +208,16 @@ def test_the_queue_gives_the_lowest_class_first_then_the_least_recently_used():
 
 def test_the_queue_files_anew_what_was_used_meanwhile():
     bench = Bench()
-    first, second = bench.path([1], used_s=1), bench.path([2], used_s=2)
+    first, second = bench.path([1], used=1), bench.path([2], used=2)
 
-    first.used_s = 3
+    first.used = 3
 
     assert [bench.queue.take() for _ in range(2)] == [second, first]
 
 
 def test_the_queue_learns_of_a_class_that_fell():
     bench = Bench()
-    kept, other = bench.path([1], used_s=1), bench.path([2], used_s=2)
+    kept, other = bench.path([1], used=1), bench.path([2], used=2)
     for name, entry in (("s1", kept), ("s2", other)):
         bench.leases.end_turn(key(name), entry, 0.0)
     bench.leases.hold(session("s2"), Hold(retention=RetentionClass.ORPHAN), 0.0)
@@ -227,7 +227,7 @@ def test_the_queue_learns_of_a_class_that_fell():
 
 def test_the_queue_gives_an_entry_once_though_it_was_filed_twice():
     bench = Bench()
-    risen, other = bench.path([1], used_s=1), bench.path([2], used_s=2)
+    risen, other = bench.path([1], used=1), bench.path([2], used=2)
     bench.leases.end_turn(key("s"), risen, 0.0)
     assert bench.queue.take() is other
 
@@ -238,10 +238,10 @@ def test_the_queue_gives_an_entry_once_though_it_was_filed_twice():
 
 def test_the_queue_passes_over_what_is_gone_or_no_leaf_any_more():
     bench = Bench()
-    gone, grown = bench.path([1]), bench.path([2], used_s=1)
+    gone, grown = bench.path([1]), bench.path([2], used=1)
     bench.leases.end_turn(key("s"), grown, 0.0)
     bench.index.trim(gone, 1)
     bench.queue.offer(gone)
-    child = bench.path([2, 3], used_s=2)
+    child = bench.path([2, 3], used=2)
 
     assert [bench.queue.take() for _ in range(2)] == [child, None]

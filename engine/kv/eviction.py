@@ -1,0 +1,72 @@
+"""Makes room in the pool: lets leaves go from their ends, in the order of retention.
+
+Knows the index, the leases that its entries are held by, and which blocks somebody needs; knows no
+sequence and no step. Upholds law 9: never more than what is missing, never a block in use.
+"""
+
+from itertools import islice, takewhile
+
+from engine.kv.blocks import BlockPool
+from engine.kv.journal import Journal
+from engine.kv.leases import Leases
+from engine.kv.prefix import Entry, PrefixIndex
+from engine.kv.retention import EvictionQueue
+
+
+class Evictor:
+    """Takes leaves out of `queue` until there is room; counts what it let go in `blocks`."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        index: PrefixIndex,
+        *,
+        queue: EvictionQueue,
+        leases: Leases,
+        journal: Journal,
+    ) -> None:
+        self.blocks = 0
+        self._pool = pool
+        self._index = index
+        self._queue = queue
+        self._leases = leases
+        self._journal = journal
+        self._busy: list[Entry] = []
+
+    def make_room(self, wanted: int) -> None:
+        """Let leaves go until `wanted` blocks are free, if what is idle is enough for that."""
+        if self._pool.free_blocks < wanted <= self._pool.free_blocks + self._pool.idle_blocks:
+            self._evict(wanted)
+
+    def look_again(self) -> None:
+        """Something was given back: leaves that were passed over as busy may be idle now."""
+        for leaf in self._busy:
+            self._queue.offer(leaf)
+        self._busy.clear()
+
+    def _evict(self, wanted: int) -> None:
+        while self._pool.free_blocks < wanted:
+            leaf = self._queue.take()
+            if leaf is None:
+                break
+            idle = self._idle_blocks(leaf, wanted - self._pool.free_blocks)
+            if idle:
+                self._trim(leaf, idle)
+            else:
+                # Out of the way until something is given back: many run, few end.
+                self._busy.append(leaf)
+
+    def _idle_blocks(self, leaf: Entry, most: int) -> int:
+        """How many blocks at the leaf's end no sequence and no copy needs, up to `most`."""
+        tail = islice(reversed(leaf.blocks), most)
+        return sum(1 for _ in takewhile(lambda block: not self._pool.busy(block), tail))
+
+    def _trim(self, leaf: Entry, count: int) -> None:
+        holders = list(leaf.held_by)
+        before = self._pool.free_blocks
+        self._leases.note_loss(holders)
+        trimming = self._index.trim(leaf, count)
+        self._queue.offer(trimming.parent if trimming.gone else leaf)
+        self._leases.settle(holders)
+        self.blocks += self._pool.free_blocks - before
+        self._journal.note("evicted", leaf.scope, trimming.tokens)
