@@ -29,7 +29,7 @@ REMEMBERED_LOSSES = 4096
 class Lease:
     """The soft pin of one subject. `wished` says whether its class was asked for."""
 
-    __slots__ = ("entries", "expires_s", "key", "kind", "retention", "used_s", "wished")
+    __slots__ = ("entries", "expires_s", "key", "kind", "retention", "turns", "used_s", "wished")
 
     def __init__(self, key: LeaseKey, kind: SubjectKind, now: float) -> None:
         self.key = key
@@ -38,6 +38,7 @@ class Lease:
         self.expires_s: float | None = None
         self.wished = False
         self.used_s = now
+        self.turns = 0
         self.entries: set[Entry] = set()
 
     @property
@@ -73,6 +74,7 @@ class Leases:
         """A path of the subject now ends in `entry`; earlier ends on the same path are dropped."""
         lease = self._leases.setdefault(key, Lease(key, SubjectKind.SESSION, now))
         lease.used_s = now
+        lease.turns += 1
         for above in entry.path():
             if above in lease.entries:
                 self._index.unhold(above, lease)
