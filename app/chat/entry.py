@@ -44,6 +44,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     messages: tuple[Message, ...]
+    """Empty: a warm-up of what stands before them, or an answer to the branch's last message."""
     conversation_id: ConversationId | None = None
     parent_id: MessageId | None = None
     previous_response_id: ResponseId | None = None
@@ -78,7 +79,7 @@ def make_entry(draft: Draft) -> Entry:
     """Everything that the accepted turn stores; its reply is still empty."""
     request, prompt = draft.request, draft.prompt
     inputs = _inputs(draft)
-    reply = _reply(draft.card, inputs[-1]) if request.generate else None
+    reply = _reply(draft, inputs) if request.generate else None
     begins = draft.branch.conversation is None and request.store
     return Entry(
         session_id=draft.branch.session_id,
@@ -89,20 +90,21 @@ def make_entry(draft: Draft) -> Entry:
         path_changed=prompt.path_changed,
         inputs=inputs,
         reply=reply,
-        response=_response(draft, inputs, reply or inputs[-1]),
+        response=_response(draft, inputs, reply),
         title=_title(request.messages),
         leaf_checked=request.check_leaf,
     )
 
 
-def _response(draft: Draft, inputs: tuple[Node, ...], end: Node) -> StoredResponse:
+def _response(draft: Draft, inputs: tuple[Node, ...], reply: Node | None) -> StoredResponse:
     request = draft.request
+    end = reply or inputs[-1]
     return StoredResponse(
         view=ResponseView(
             id=new_response_id(),
             conversation_id=draft.branch.session_id if request.store else None,
             message_id=end.id,
-            parent_id=inputs[-1].id,
+            parent_id=end.id if reply is None else reply.parent_id,
             status=ResponseStatus.IN_PROGRESS,
             model=request.model or draft.card.name,
             created_at=seconds(end.created_at),
@@ -125,7 +127,7 @@ def _asked(draft: Draft, inputs: tuple[Node, ...]) -> Asked:
         limits=request.limits,
         metadata=request.metadata,
         generate=request.generate,
-        input_ids=tuple(node.id for node in inputs),
+        input_ids=tuple(node.id for node in inputs if not node.is_mark),
         head_key=head.key,
         opening_end=head.opening_end,
         boot_id=draft.card.boot_id,
@@ -140,6 +142,8 @@ def _inputs(draft: Draft) -> tuple[Node, ...]:
         node = _node(draft.card, parent_id, message, token_ids)
         nodes.append(node)
         parent_id = node.id
+    if not nodes:
+        return () if draft.request.generate else (_mark(draft),)
     nodes[-1] = msgspec.structs.replace(
         nodes[-1],
         seam=Seam.CUT if draft.request.generate else Seam.CLOSED,
@@ -149,16 +153,30 @@ def _inputs(draft: Draft) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
+def _mark(draft: Draft) -> Node:
+    """What a warm-up without messages is continued from; glue that it computed is not kept here."""
+    path = draft.prompt.path
+    mark = _node(draft.card, draft.branch.parent_id, Message(role=Role.SYSTEM, text=""), ())
+    return msgspec.structs.replace(
+        mark,
+        seam=path[-1].seam if path else Seam.CLOSED,
+        head_token_ids=_new_head(draft.branch, draft.prompt),
+    )
+
+
 def _new_head(branch: Branch, prompt: Prompt) -> tuple[int, ...] | None:
     """The head's ids, where the path above does not tell them."""
     told = branch.head is not None and branch.head.token_ids == prompt.head.token_ids
     return None if told and not prompt.path_changed else prompt.head.token_ids
 
 
-def _reply(card: ModelCard, answered: Node) -> Node:
+def _reply(draft: Draft, inputs: tuple[Node, ...]) -> Node:
     """Empty so far, and cut: what would follow now must close it first."""
-    reply = _node(card, answered.id, Message(role=Role.ASSISTANT, text=""), ())
-    return msgspec.structs.replace(reply, seam=Seam.CUT)
+    answered_id = inputs[-1].id if inputs else draft.branch.parent_id
+    said = Message(role=Role.ASSISTANT, text="")
+    reply = _node(draft.card, answered_id, said, draft.prompt.glue)
+    head = None if inputs else _new_head(draft.branch, draft.prompt)
+    return msgspec.structs.replace(reply, seam=Seam.CUT, head_token_ids=head)
 
 
 def _node(
@@ -178,8 +196,9 @@ def _node(
 
 
 def _title(messages: tuple[Message, ...]) -> str:
-    """The first user's words in one line, cut at a space where that is near."""
-    text = next((one.text for one in messages if one.role is Role.USER), messages[0].text)
+    """The first user's words in one line, cut at a space where that is near; else any words."""
+    texts = [one.text for one in messages if one.role is Role.USER]
+    text = next(iter([*texts, *(one.text for one in messages)]), "")
     line = " ".join(text.split())
     if len(line) <= TITLE_CHARACTERS:
         return line

@@ -26,7 +26,7 @@ from app.chat.prompt import (
 from app.chat.stored import StoredLedger
 from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from app.ids import ResponseId, UserId, new_conversation_id
-from engine.api import Engine, Job, ModelCard
+from engine.api import Engine, Job, ModelCard, Role
 from engine.errors import EngineError, Refused
 
 RETRY_AFTER_S = 2.0
@@ -59,12 +59,12 @@ class Intake:
         Raises `NotFound`, `Conflict`, `ParentMoved`, `InvalidRequest`, `PromptTooLong` and
         `Unavailable`.
         """
-        if not request.messages:
-            raise InvalidRequest("A turn needs a message.", field="input")
         earlier = await self._repeat(user_id, request)
         if earlier is not None:
             return earlier
         branch = await self._branch(user_id, request)
+        if not request.messages:
+            _check_something_to_do(request, branch)
         async with _engine_errors():
             card = await self._engine.info()
             prompt = await self._prompts.make(card, _wanted(user_id, request, branch))
@@ -139,13 +139,30 @@ def _wanted(user_id: UserId, request: TurnRequest, branch: Branch) -> Wanted:
     )
 
 
+def _check_something_to_do(request: TurnRequest, branch: Branch) -> None:
+    """Without a new message a turn answers the user's last one, or warms what is there."""
+    said = branch.said
+    if request.generate:
+        if not said or said[-1].role is not Role.USER:
+            raise InvalidRequest(
+                "There is nothing to answer: without a message in `input` the previous response"
+                " must be a warm-up that ended with a user's message.",
+                field="input",
+            )
+    elif not (said or request.instructions or request.persona_id or branch.persona_id):
+        raise InvalidRequest(
+            "There is nothing to warm up: give instructions, a message or a previous response.",
+            field="input",
+        )
+
+
 def _head_text(request: TurnRequest, branch: Branch) -> HeadText:
     persona_id = request.persona_id or branch.persona_id
     if request.instructions:
         return instructions_head(request.instructions)
     if persona_id:
         return persona_head(library.persona(persona_id))
-    return bare_head(branch.path[0].role if branch.path else request.messages[0].role)
+    return bare_head((branch.said or request.messages)[0].role)
 
 
 def _check_length(prompt: Prompt, card: ModelCard, request: TurnRequest) -> None:

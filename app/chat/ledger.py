@@ -33,6 +33,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """The head that this node's turn was sent under; None: that of the nearest node above."""
     client_message_id: str | None = None
 
+    @property
+    def is_mark(self) -> bool:
+        """True where nothing was said: it only keeps the place of a warm-up without messages."""
+        return self.role is Role.SYSTEM and not self.token_ids
+
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What stands before the path: persona, instructions, or the template's opening alone.
@@ -64,7 +69,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response with everything that is kept of it; `view.message_id` is what a turn continues.
 
-    For a warm-up that is the last message of its input: it writes no message of its own.
+    For a warm-up that is the last message of its input, or a mark: it writes no message of its own.
     """
 
     view: ResponseView
@@ -103,6 +108,11 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     def parent_id(self) -> MessageId | None:
         return self.path[-1].id if self.path else None
 
+    @property
+    def said(self) -> tuple[Node, ...]:
+        """The path without marks: what a template is told of it."""
+        return tuple(node for node in self.path if not node.is_mark)
+
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one accepted turn stores, in one transaction."""
@@ -116,8 +126,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     path_changed: bool
     """True when the path was rendered anew and its ids are to be stored again."""
     inputs: tuple[Node, ...]
+    """New messages, or the mark of a warm-up; empty where the path's own last message is answered."""
     reply: Node | None
-    """The assistant's message, still empty; None for a warm-up."""
+    """The assistant's message; None for a warm-up. Its text is still empty, and its ids are the glue
+    that opens it where no input carries that."""
     response: StoredResponse
     title: str
     """For a conversation that has none yet."""
@@ -134,7 +146,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_message_id(self) -> str | None:
-        return self.inputs[-1].client_message_id
+        return self.inputs[-1].client_message_id if self.inputs else None
 
 
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +160,7 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> MessageView | None:
-        """The message that is answered; None for a turn that is not stored."""
+        """The new message that is answered; None for a turn that brought none or is not stored."""
         return self.messages[-1] if self.messages else None
 
 

@@ -1,10 +1,11 @@
 """From a branch and new messages to a prompt: exact ids, zones and history (laws 3, 11).
 
-    ids    [head)[node][node] .. [node) | [new node] .. [new node]
+    ids    [head)[node][node] .. [node) | [new node] .. [new node] or [glue)
     from    kept or cached, as stored    | rendered here, once; then stored and never derived again
     scope  operator | the caller's own, to the end
 
 Only the new messages become ids here, so a turn costs the same after ten turns and after a hundred.
+Without a new message there is glue alone: it closes the path's last reply, and opens the next one.
 The whole list is rendered from its start in three cases: a beginning without a head of its own (the
 template's opening depends on what follows), a path whose fingerprints are not the engine's, and a
 template that is not prefix-stable. Nothing here is stored and no owner is checked.
@@ -13,7 +14,7 @@ template that is not prefix-stable. Nothing here is stored and no owner is check
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 import msgspec
 
@@ -58,12 +59,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """`inputs[i]` are the ids of new message i; with `path` and `head` they sum to `token_ids`."""
+    """`inputs[i]` are the ids of new message i; all parts in order sum to `token_ids`."""
 
     head: Head
     path: tuple[Node, ...]
     path_changed: bool
     inputs: tuple[tuple[int, ...], ...]
+    glue: tuple[int, ...]
+    """What belongs to no new message, since there is none."""
     token_ids: tuple[int, ...]
     zones: tuple[Zone, ...]
     history: History | None
@@ -99,8 +102,8 @@ class Prompts:
     async def make(self, card: ModelCard, wanted: Wanted) -> Prompt:
         """Raises what `Engine.render` raises."""
         branch = wanted.branch
-        foreign = not all(_rendered_by(node, card) for node in branch.path)
-        beginning = not branch.path and not wanted.head.messages
+        foreign = not _all_rendered_by(branch.path, card)
+        beginning = not branch.said and not wanted.head.messages
         if foreign or beginning or not card.template.stable:
             return await self._whole(card, wanted)
         return await self._continued(card, wanted)
@@ -112,12 +115,12 @@ class Prompts:
         rendered = await self._engine.render(
             RenderRequest(messages=wanted.messages, seam=seam, opens_reply=wanted.opens_reply)
         )
-        return _prompt(wanted, head, path, _slices(rendered, 0))
+        slices, glue = _slices(rendered, 0, new=bool(wanted.messages))
+        return _prompt(wanted, head, path, (slices, glue))
 
     async def _whole(self, card: ModelCard, wanted: Wanted) -> Prompt:
-        old = wanted.branch.path
         heading = wanted.head.messages
-        told = tuple(Message(role=node.role, text=node.text) for node in old)
+        told = tuple(Message(role=node.role, text=node.text) for node in wanted.branch.said)
         rendered = await self._engine.render(
             RenderRequest(
                 messages=(*heading, *told, *wanted.messages),
@@ -126,19 +129,12 @@ class Prompts:
             )
         )
         head = _head_of(wanted.head, rendered)
-        slices = _slices(rendered, len(head.token_ids))[len(heading) :]
-        path = tuple(
-            msgspec.structs.replace(
-                node,
-                token_ids=ids,
-                seam=Seam.CLOSED,
-                head_token_ids=None,
-                model_fingerprint=card.model_fingerprint,
-                template_fingerprint=card.template_fingerprint,
-            )
-            for node, ids in zip(old, slices, strict=False)
-        )
-        return _prompt(wanted, head, path, slices[len(old) :])
+        slices, glue = _slices(rendered, len(head.token_ids), new=bool(wanted.messages))
+        border = len(heading) + len(told)
+        path = wanted.branch.path
+        if told or not _all_rendered_by(path, card):
+            path = _rendered_anew(path, slices[len(heading) : border], card)
+        return _prompt(wanted, head, path, (slices[border:], glue))
 
     async def _head(self, card: ModelCard, wanted: Wanted) -> Head:
         """As it was sent before, else from memory, else rendered."""
@@ -155,7 +151,8 @@ class Prompts:
 
     async def _render_head(self, wanted: Wanted) -> Head:
         # An opening is found before any message of the role; its text does not matter.
-        probe = (Message(role=wanted.branch.path[0].role, text="."),) if wanted.branch.path else ()
+        said = wanted.branch.said
+        probe = (Message(role=said[0].role, text="."),) if said else ()
         rendered = await self._engine.render(
             RenderRequest(
                 messages=wanted.head.messages or probe, seam=Seam.START, opens_reply=False
@@ -164,11 +161,30 @@ class Prompts:
         return _head_of(wanted.head, rendered)
 
 
-def _rendered_by(node: Node, card: ModelCard) -> bool:
-    return (
+def _all_rendered_by(path: tuple[Node, ...], card: ModelCard) -> bool:
+    return all(
         node.model_fingerprint == card.model_fingerprint
         and node.template_fingerprint == card.template_fingerprint
         and node.seam is not None
+        for node in path
+    )
+
+
+def _rendered_anew(
+    path: tuple[Node, ...], slices: Sequence[tuple[int, ...]], card: ModelCard
+) -> tuple[Node, ...]:
+    """The path with the ids of a whole rendering; marks have none."""
+    ids = iter(slices)
+    return tuple(
+        msgspec.structs.replace(
+            node,
+            token_ids=() if node.is_mark else next(ids),
+            seam=Seam.CLOSED,
+            head_token_ids=None,
+            model_fingerprint=card.model_fingerprint,
+            template_fingerprint=card.template_fingerprint,
+        )
+        for node in path
     )
 
 
@@ -177,26 +193,36 @@ def _head_of(text: HeadText, rendered: Rendered) -> Head:
     return Head(key=text.key, token_ids=rendered.token_ids[:end], opening_end=rendered.opening_end)
 
 
-def _slices(rendered: Rendered, start: int) -> list[tuple[int, ...]]:
-    """Each message's ids; those before `start` belong to nobody, those after the end to the last.
+def _slices(
+    rendered: Rendered, start: int, *, new: bool
+) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """Each message's ids, and the glue behind them, which is the last one's if that is `new`.
 
-    A message that ends before `start` (one of the head) gets nothing.
+    Ids before `start` belong to nobody; a message that ends there (one of the head) gets nothing.
     """
-    ends = [*rendered.ends[:-1], len(rendered.token_ids)]
-    starts = [start, *(max(end, start) for end in ends[:-1])]
-    return [rendered.token_ids[a:b] for a, b in zip(starts, ends, strict=True)]
+    ends = [max(end, start) for end in rendered.ends]
+    if new:
+        ends[-1] = len(rendered.token_ids)
+    starts = [start, *ends]
+    slices = [rendered.token_ids[a:b] for a, b in pairwise(starts)]
+    return slices, rendered.token_ids[starts[-1] :]
 
 
 def _prompt(
-    wanted: Wanted, head: Head, path: tuple[Node, ...], inputs: Sequence[tuple[int, ...]]
+    wanted: Wanted,
+    head: Head,
+    path: tuple[Node, ...],
+    new: tuple[Sequence[tuple[int, ...]], tuple[int, ...]],
 ) -> Prompt:
+    inputs, glue = new
     nodes = chain.from_iterable(node.token_ids for node in path)
-    token_ids = (*head.token_ids, *nodes, *chain.from_iterable(inputs))
+    token_ids = (*head.token_ids, *nodes, *chain.from_iterable(inputs), *glue)
     return Prompt(
         head=head,
         path=path,
         path_changed=bool(path) and path is not wanted.branch.path,
         inputs=tuple(inputs),
+        glue=glue,
         token_ids=token_ids,
         zones=_zones(wanted, head, len(token_ids)),
         history=_history(wanted.branch),

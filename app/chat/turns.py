@@ -61,6 +61,9 @@ class Turn:
         self._engine = engine
         self._writing = writing
         """Held over each transaction on replies, so that no checkpoint follows an end."""
+        reply = prepared.entry.reply
+        self._glue = () if reply is None else reply.token_ids
+        """Stands before the output in the reply's ids."""
         self._token_ids: list[int] = []
         self._checkpointed_tokens = 0
         self._submitted = False
@@ -115,7 +118,7 @@ class Turn:
             response_id=self.response.view.id,
             message_id=reply_id,
             text=self.log.text,
-            token_ids=tuple(self._token_ids),
+            token_ids=(*self._glue, *self._token_ids),
         )
 
     def abandon(self) -> None:
@@ -205,6 +208,7 @@ class Turn:
     ) -> Outcome:
         """The end with the ids of `event`; without one, with those that have come so far."""
         receipt = None if event is None else event.receipt
+        output = self._token_ids if event is None else event.token_ids
         return Outcome(
             view=msgspec.structs.replace(
                 self.response.view,
@@ -217,7 +221,7 @@ class Turn:
             user_id=self.response.user_id,
             reply_id=self.response.reply_id,
             text=self.log.text,
-            token_ids=tuple(self._token_ids) if event is None else event.token_ids,
+            token_ids=(*self._glue, *output),
             seam=Seam.CUT if event is None else event.seam,
         )
 

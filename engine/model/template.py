@@ -165,7 +165,8 @@ class Renderer:
         if request.seam is Seam.START:
             return [], ""
         if request.seam is Seam.CLOSED:
-            replies = bool(request.messages) and request.messages[0].role is Role.ASSISTANT
+            new = request.messages
+            replies = new[0].role is Role.ASSISTANT if new else request.opens_reply
             closed = [_USER] if replies else [_USER, _REPLY]
             return closed, self._text(closed)
         return [_USER, _REPLY], self._text([_USER], opens_reply=True) + _REPLY.text

@@ -1,5 +1,7 @@
 """From a branch to a prompt: exact ids, zones, history, and how little is rendered."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -9,7 +11,15 @@ from app.ids import ConversationId
 from app.people.accounts import Principal
 from engine.api import OPERATOR_SCOPE, CacheSource, Message, ModelCard, Role, Scope, Seam, Zone
 from tests.kit.domain import Domain, new_person, open_domain
-from tests.kit.echo import CARD, EchoEngine, with_template
+from tests.kit.echo import (
+    CARD,
+    END,
+    FIRST_CHARACTER,
+    OPEN,
+    EchoEngine,
+    text_of,
+    with_template,
+)
 
 
 async def a_conversation(domain: Domain, who: Principal) -> ConversationId:
@@ -131,6 +141,125 @@ async def test_a_warm_up_is_followed_from_a_closed_seam(db: Database):
     assert second.token_ids[: len(first.token_ids)] == first.token_ids
     assert second.history is not None
     assert second.history.token_ids == first.token_ids
+
+
+@pytest.mark.parametrize("store", [True, False], ids=["stored", "in memory"])
+@pytest.mark.parametrize("stable", [True, False], ids=["stable", "unstable"])
+async def test_02_a_warmed_message_is_answered_from_where_the_warm_up_ended(
+    db: Database, *, store: bool, stable: bool
+):
+    engine = EchoEngine(with_template(stable=stable))
+    told: Any = {"instructions": "Be brief.", "store": store}
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        warm = await domain.respond(ann, "question", generate=False, **told)
+        await domain.ended(ann, warm)
+        answer = await domain.respond(ann, "", warm, messages=(), **told)
+        end = await domain.ended(ann, answer)
+        items = await domain.supervisor.input_items(ann, answer.id)
+        await domain.ended(ann, await domain.respond(ann, "more", answer, **told))
+
+    warmed, answered, later = engine.jobs
+    assert answered.token_ids == (*warmed.token_ids, OPEN[Role.ASSISTANT])
+    assert end.response.receipt is not None
+    assert end.response.receipt.computed_tokens == 1
+    assert answer.parent_id == warm.message_id
+    assert items == ()
+    output = tuple(FIRST_CHARACTER + ord(character) for character in end.text)
+    if stable:
+        assert [request.messages for request in engine.rendered[-2:-1]] == [()]
+        assert later.token_ids[: len(answered.token_ids) + len(output) + 1] == (
+            *answered.token_ids,
+            *output,
+            END,
+        )
+    assert later.history is not None
+    assert later.history.token_ids == (*answered.token_ids, *output, END)
+    assert later.token_ids[: len(later.history.token_ids)] == later.history.token_ids
+
+
+@pytest.mark.parametrize("store", [True, False], ids=["stored", "in memory"])
+@pytest.mark.parametrize("stable", [True, False], ids=["stable", "unstable"])
+async def test_02_warmed_instructions_are_found_by_the_turn_that_repeats_them(
+    db: Database, *, store: bool, stable: bool
+):
+    engine = EchoEngine(with_template(stable=stable))
+    told: Any = {"instructions": "Be brief.", "store": store}
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        warm = await domain.respond(ann, "", messages=(), generate=False, **told)
+        await domain.ended(ann, warm)
+        same = await domain.respond(ann, "hello", warm, **told)
+        found = (await domain.ended(ann, same)).response.receipt
+        bare = await domain.respond(ann, "hello", warm, store=store)
+        await domain.ended(ann, bare)
+        items = await domain.supervisor.input_items(ann, warm.id)
+
+    warmed, repeated, alone = engine.jobs
+    own = Scope(f"user:{ann.user_id}")
+    assert text_of(warmed.token_ids) == "Be brief."
+    assert [zone.scope for zone in warmed.zones] == [OPERATOR_SCOPE, own]
+    assert repeated.token_ids[: len(warmed.token_ids)] == warmed.token_ids
+    assert found is not None
+    assert found.cached_tokens == len(warmed.token_ids)
+    assert repeated.history is not None
+    assert repeated.history.token_ids == warmed.token_ids
+    assert text_of(alone.token_ids) == "hello"
+    assert items == ()
+
+
+async def test_03_a_warm_up_in_mid_conversation_leaves_no_trace_in_the_ids(db: Database):
+    """Here a reply that ended by itself; one that was cut is closed by the same rendering."""
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        first = await domain.respond(ann, "one")
+        await domain.ended(ann, first)
+        warm = await domain.respond(ann, "", first, messages=(), generate=False)
+        await domain.ended(ann, warm)
+        through = await domain.respond(ann, "two", warm)
+        await domain.ended(ann, through)
+        await domain.ended(ann, await domain.respond(ann, "two", first))
+        nodes = await domain.nodes(through.message_id)
+
+    _, warmed, after_warming, direct = engine.jobs
+    assert after_warming.token_ids == direct.token_ids
+    assert after_warming.token_ids[: len(warmed.token_ids)] == warmed.token_ids
+    assert [node.is_mark for node in nodes] == [False, False, True, False, False]
+
+
+async def test_03_a_mark_is_never_told_to_a_template(db: Database):
+    engine = EchoEngine()
+    told: Any = {"instructions": "Be brief."}
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        warm = await domain.respond(ann, "", messages=(), generate=False, **told)
+        await domain.ended(ann, warm)
+        first = await domain.respond(ann, "one", warm, **told)
+        reply = await domain.ended(ann, first)
+        engine.card = msgspec.structs.replace(CARD, template_fingerprint="other")
+        engine.rendered.clear()
+        for text in ("two", "three"):
+            first = await domain.respond(ann, text, first, **told)
+            await domain.ended(ann, first)
+
+    whole, only_new = engine.rendered
+    assert [message.text for message in whole.messages] == ["Be brief.", "one", reply.text, "two"]
+    assert [message.text for message in only_new.messages] == ["three"]
+
+
+async def test_warming_the_personas_head_is_warming_it_for_everybody(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        warm = await domain.respond(
+            ann, "", messages=(), generate=False, persona_id=DEFAULT_PERSONA.id
+        )
+        await domain.ended(ann, warm)
+
+    (job,) = engine.jobs
+    assert {zone.scope for zone in job.zones} == {OPERATOR_SCOPE}
+    assert job.zones[-1].end == len(job.token_ids)
 
 
 async def test_the_history_is_what_the_turn_before_sent_and_got(db: Database):

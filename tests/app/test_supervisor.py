@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import func, select
 
 from app.chat import memory
-from app.chat.entry import TurnRequest
 from app.chat.hub import ResponseStarted
 from app.chat.stored import StoredLedger
 from app.db.base import Database
@@ -21,7 +20,8 @@ from app.events import (
     TextDone,
 )
 from app.ids import ConversationId, MessageId, ResponseId
-from engine.api import Forget, Seam, SubjectKind
+from engine.api import Forget, Role, Seam, SubjectKind
+from engine.api import Message as Said
 from engine.errors import EngineLost
 from tests.kit.domain import new_person, open_domain
 from tests.kit.echo import REPLY_TOKENS, EchoEngine
@@ -159,11 +159,28 @@ async def test_an_engine_that_is_away_refuses_before_anything_is_stored(
     assert await count(db, Message) == 0
 
 
-async def test_a_turn_without_a_message_is_refused(db: Database):
+async def test_a_turn_with_nothing_to_answer_or_to_warm_is_refused(db: Database):
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)
-        with pytest.raises(InvalidRequest, match="needs a message"):
-            await domain.supervisor.create(ann, TurnRequest(messages=()))
+        answered = await domain.respond(ann, "hello")
+        warmed = await domain.respond(ann, "", messages=(), generate=False, instructions="Rules.")
+        developer = await domain.respond(
+            ann, "", messages=(Said(role=Role.SYSTEM, text="Rules."),), generate=False
+        )
+        for one in (answered, warmed, developer):
+            await domain.ended(ann, one)
+        stored = await count(db, Message)
+
+        for previous in (None, answered, warmed, developer):
+            with pytest.raises(InvalidRequest, match="nothing to answer") as refused:
+                await domain.respond(ann, "", previous, messages=(), instructions="Rules.")
+            assert refused.value.field == "input"
+        for previous in (None, warmed):
+            with pytest.raises(InvalidRequest, match="nothing to warm up") as refused:
+                await domain.respond(ann, "", previous, messages=(), generate=False)
+            assert refused.value.field == "input"
+
+        assert await count(db, Message) == stored
 
 
 async def test_watchers_hear_of_the_messages_the_response_and_the_title(db: Database):

@@ -32,9 +32,10 @@ def model(client: OpenAI) -> str:
     return client.models.list().data[0].id
 
 
-def turn(socket: Any, text: str, **asked: Any) -> Response:
+def turn(socket: Any, text: str | list[Any] | None, **asked: Any) -> Response:
     """One answer over the socket."""
-    socket.response.create(input=text, **{"max_output_tokens": 8, **GREEDY, **asked})
+    new = {} if text is None else {"input": text}
+    socket.response.create(**new, **{"max_output_tokens": 8, **GREEDY, **asked})
     for event in socket:
         if event.type in ENDS:
             assert event.type in ENDS[:2], event
@@ -84,6 +85,25 @@ def test_02_a_turn_after_a_warm_up_finds_all_of_it(client: OpenAI):
     _, cached, _ = spent(asked)
     assert output == 0
     assert cached >= warmed - 1
+
+
+def test_02_an_answer_to_a_warmed_message_computes_only_what_opens_it(client: OpenAI):
+    told: Any = {"instructions": "Answer like a keeper of lighthouses.", "max_output_tokens": 8}
+    with client.responses.connect() as socket:
+        rules = turn(socket, None, generate=False, **told)
+        warm = turn(socket, "How high?", generate=False, previous_response_id=rules.id, **told)
+        answer = turn(socket, [], previous_response_id=warm.id, **told)
+        after = turn(socket, "How old?", previous_response_id=answer.id, **told)
+    whole = client.responses.create(input="How high?", **GREEDY, **told)
+
+    head, _, _ = spent(rules)
+    warmed, found, _ = spent(warm)
+    prompt, cached, output = spent(answer)
+    assert found >= head - 1
+    assert cached >= warmed - 1
+    assert prompt == spent(whole)[0]
+    assert answer.output_text == whole.output_text
+    assert spent(after)[1] >= prompt + output - 1
 
 
 def test_02_an_unstored_conversation_keeps_the_same_ledger(client: OpenAI):

@@ -300,6 +300,26 @@ def test_a_prompt_that_cannot_fit_is_refused_with_both_numbers(client: OpenAI, e
     assert "5004" in refused.value.message
 
 
+def test_a_warm_up_and_its_answer_over_http(client: OpenAI, echo: EchoEngine):
+    """The SDK's method has no `generate`: over HTTP it is an extension."""
+    told: Any = {"instructions": "Be brief."}
+    rules = client.responses.create(**told, extra_body={"generate": False})
+    warm = client.responses.create(
+        input="Question?", previous_response_id=rules.id, extra_body={"generate": False}, **told
+    )
+    answer = client.responses.create(input=[], previous_response_id=warm.id, **told)
+
+    assert (rules.status, rules.output, warm.output) == ("completed", [], [])
+    assert client.responses.retrieve(rules.id).instructions == "Be brief."
+    assert client.responses.input_items.list(rules.id).data == []
+    assert client.responses.input_items.list(answer.id).data == []
+    assert answer.output_text
+    assert client.responses.retrieve(answer.id).output_text == answer.output_text
+    assert text_of(echo.jobs[-1].token_ids) == "Be brief.Question?"
+    assert answer.usage is not None
+    assert answer.usage.input_tokens_details.cache_write_tokens == 1
+
+
 def test_a_response_that_the_engine_refuses_is_failed(client: OpenAI, echo: EchoEngine):
     echo.refusal = Refusal(code="overloaded", message="More wait than can be served.")
 

@@ -153,6 +153,68 @@ def test_prewarm_is_a_warm_up_too(client: OpenAI, echo: EchoEngine):
     assert warm["response"]["output"] == []
 
 
+@pytest.mark.parametrize("store", [True, False])
+def test_what_a_warm_up_carried_is_answered_without_new_input(
+    client: OpenAI, echo: EchoEngine, store: bool
+):
+    told: Any = {"instructions": "Be brief.", "store": store}
+    with client.responses.connect() as socket:
+        warm = answer(socket, "Question?", generate=False, **told)
+        socket.response.create(input=[], previous_response_id=response_id(warm), **told)
+        events = to_the_end(socket)
+        more = answer(socket, "More?", previous_response_id=response_id(events[-1]), **told)
+
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    ended = events[-1]
+    assert ended["type"] == more["type"] == "response.completed"
+    assert ended["response"]["previous_response_id"] == response_id(warm)
+    assert text_of(echo.jobs[-2].token_ids) == "Be brief.Question?"
+    assert ended["response"]["usage"]["input_tokens_details"]["cache_write_tokens"] == 1
+    assert text_of(echo.jobs[-1].token_ids) == (
+        f"Be brief.Question?{ended['response']['output'][0]['content'][0]['text']}More?"
+    )
+
+
+@pytest.mark.parametrize("store", [True, False])
+@pytest.mark.parametrize("nothing", [{}, {"input": []}], ids=["no input", "empty input"])
+def test_instructions_alone_are_warmed_and_continued(
+    client: OpenAI, echo: EchoEngine, nothing: dict[str, Any], store: bool
+):
+    told: Any = {"instructions": f"Be as {store} as {nothing}.", "store": store}
+    with client.responses.connect() as socket:
+        socket.response.create(generate=False, **nothing, **told)
+        warm = to_the_end(socket)[-1]
+        turn = answer(socket, "Question?", previous_response_id=response_id(warm), **told)
+
+    assert warm["type"] == turn["type"] == "response.completed"
+    assert warm["response"]["output"] == []
+    warmed, asked = warm["response"]["usage"], turn["response"]["usage"]
+    assert warmed["output_tokens"] == 0
+    assert asked["input_tokens_details"]["cached_tokens"] == warmed["input_tokens"]
+    assert text_of(echo.jobs[-1].token_ids) == f"{told['instructions']}Question?"
+
+
+def test_input_that_leaves_nothing_to_do_is_refused_and_the_socket_lives(
+    client: OpenAI, echo: EchoEngine
+):
+    with client.responses.connect() as socket:
+        answered = response_id(answer(socket))
+        bad: tuple[Any, ...] = (
+            {"input": []},
+            {"input": [], "previous_response_id": answered},
+            {"previous_response_id": answered},
+            {"input": [], "instructions": "Be brief."},
+            {"generate": False},
+        )
+        for asked in bad:
+            socket.response.create(**asked)
+            refused = to_the_end(socket)[-1]
+            assert (code(refused), refused["status"]) == ("invalid_request", 400)
+            assert refused["error"]["param"] == "input"
+
+        assert alive(socket)
+
+
 def test_a_stored_response_outlives_its_socket(client: OpenAI, echo: EchoEngine):
     with client.responses.connect() as socket:
         first = answer(socket, "One")

@@ -137,6 +137,28 @@ def test_without_messages_only_the_glue_is_rendered(renderer, seam, glue):
     assert text_of(renderer, render(renderer, seam=seam).token_ids) == glue
 
 
+def test_a_reply_is_opened_behind_a_message_that_stands_already(renderer):
+    asked = [system("Be brief."), user("hi")]
+    before = render(renderer, *asked, seam=Seam.START).token_ids
+
+    glue = render(renderer, seam=Seam.CLOSED, opens_reply=True).token_ids
+
+    assert text_of(renderer, glue) == "<|im_start|>assistant\n"
+    assert [*before, *glue] == whole_ids(asked, opens_reply=True)
+
+
+def test_a_reply_is_opened_as_the_template_opens_one_after_a_user():
+    only_after_a_user = PLAIN.replace(
+        "{% if add_generation_prompt %}",
+        "{% if add_generation_prompt and messages[-1].role == 'user' %}",
+    )
+    renderer = renderer_of(only_after_a_user)
+
+    glue = render(renderer, seam=Seam.CLOSED, opens_reply=True).token_ids
+
+    assert text_of(renderer, glue) == "<|im_start|>assistant\n"
+
+
 @given(instructions=st.none() | TEXTS, turns=TURNS, split=st.integers(0, 6))
 def test_03_rendering_in_pieces_equals_the_whole(renderer, instructions, turns, split):
     messages = [] if instructions is None else [system(instructions)]

@@ -38,11 +38,12 @@ MODEL_HERE = "default"
 def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
     """The turn that `/v1/responses` asks for, by HTTP or by a socket."""
     _check_model(asked, model)
-    if asked.input is None:
-        raise missing("input")
     prewarm = asked.prompt_cache_options and asked.prompt_cache_options.prewarm
+    generate = asked.generate is not False and not prewarm
     wants_logprobs = "message.output_text.logprobs" in (asked.include or ()) or asked.top_logprobs
     previous = asked.previous_response_id
+    if asked.input is None and previous is None and generate:
+        raise missing("input")
     return TurnRequest(
         messages=input_messages(asked),
         previous_response_id=None if previous is None else ResponseId(previous),
@@ -50,7 +51,7 @@ def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
         persona_id=PersonaId(asked.prompt.id) if asked.prompt else None,
         sampling=sampling(asked, (asked.top_logprobs or 0) if wants_logprobs else None),
         limits=limits(asked, asked.max_output_tokens),
-        generate=asked.generate is not False and not prewarm,
+        generate=generate,
         store=asked.store is not False,
         origin=Origin.API,
         metadata=asked.metadata or {},
