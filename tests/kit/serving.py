@@ -18,6 +18,7 @@ from app.ids import UserId, new_user_id
 from app.people.keys import NewKey
 from app.settings import Settings
 from engine.api import Engine
+from tests.kit.tab import Site
 
 T = TypeVar("T")
 OpenEngine = Callable[[], Awaitable[Engine]]
@@ -28,13 +29,14 @@ WAIT_S = 30.0
 
 
 class Serving:
-    """`url` is the dialect's base address; `key` is let in there."""
+    """`url` is the dialect's base address; `key` is let in there. `site` is where its page lives."""
 
     key = KEY
 
     def __init__(self, service: Service, port: int, stop: Callable[[], None]) -> None:
         self.service = service
-        self.url = f"http://127.0.0.1:{port}/v1"
+        self.site = Site(url=f"http://127.0.0.1:{port}", ws_url=f"ws://127.0.0.1:{port}")
+        self.url = f"{self.site.url}/v1"
         self.stop = stop
         self._loop = asyncio.get_running_loop()
 
@@ -71,10 +73,13 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(data_dir: Path, open_engine: OpenEngine) -> Iterator[Serving]:
+def serving(data_dir: Path, open_engine: OpenEngine, **settings: Any) -> Iterator[Serving]:
     """Up when this returns, drained and gone when the block ends."""
-    ready: Future[Serving] = Future()
-    thread = threading.Thread(target=lambda: asyncio.run(_serve(data_dir, open_engine, ready)))
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    given = {"data_dir": data_dir, "api_key": KEY, "port": listener.getsockname()[1], **settings}
+    work = _serve(Settings(**given), listener, open_engine, ready := Future[Serving]())
+    thread = threading.Thread(target=asyncio.run, args=(work,))
     thread.start()
     server = ready.result(START_S)
     try:
@@ -84,36 +89,37 @@ def serving(data_dir: Path, open_engine: OpenEngine) -> Iterator[Serving]:
         thread.join()
 
 
-async def _serve(data_dir: Path, open_engine: OpenEngine, ready: Future[Serving]) -> None:
+async def _serve(
+    settings: Settings, listener: socket.socket, open_engine: OpenEngine, ready: Future[Serving]
+) -> None:
     try:
-        await _run(data_dir, open_engine, ready)
+        with listener:
+            await _run(settings, listener, open_engine, ready)
     except Exception as error:
         if ready.done():
             raise
         ready.set_exception(error)
 
 
-async def _run(data_dir: Path, open_engine: OpenEngine, ready: Future[Serving]) -> None:
-    settings = Settings(data_dir=data_dir, api_key=KEY)
+async def _run(
+    settings: Settings, listener: socket.socket, open_engine: OpenEngine, ready: Future[Serving]
+) -> None:
     await migrate(settings.database_url)
     engine = await open_engine()
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        service = Service(settings, engine)
-        port = listener.getsockname()[1]
-        server = _Threaded(
-            uvicorn_config(compose(service), settings),
-            service,
-            lambda _: ready.set_result(Serving(service, port, stop)),
-        )
+    service = Service(settings, engine)
+    server = _Threaded(
+        uvicorn_config(compose(service), settings),
+        service,
+        lambda _: ready.set_result(Serving(service, settings.port, stop)),
+    )
 
-        def stop() -> None:
-            server.should_exit = True
+    def stop() -> None:
+        server.should_exit = True
 
-        try:
-            await server.serve(sockets=[listener])
-        finally:
-            await engine.aclose()
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await engine.aclose()
 
 
 class _Threaded(Server):

@@ -46,10 +46,17 @@ _names = itertools.count(1)
 _decode = msgspec.json.Decoder(OutwardFrame).decode
 
 
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server's page is."""
+
+    url: str
+    ws_url: str
+
+
 class Person:
     """An account and its signed-in browser."""
 
-    def __init__(self, server: Server, email: str, client: httpx.AsyncClient) -> None:
+    def __init__(self, server: Server | Site, email: str, client: httpx.AsyncClient) -> None:
         self.server = server
         self.email = email
         self.client = client
@@ -179,6 +186,11 @@ class Story:
         return self.snapshot is not None and self.snapshot.response.status.ended
 
     @property
+    def text(self) -> str:
+        known = self.snapshot.text if self.snapshot else ""
+        return known + "".join(e.delta for e in self.events if isinstance(e, TextDelta))
+
+    @property
     def numbers(self) -> list[int]:
         return [event.sequence_number for event in self.events]
 
@@ -189,6 +201,13 @@ async def person(server: Server, role: AccountRole = AccountRole.MEMBER) -> Asyn
     email = f"person{next(_names)}@{server.folder.name}.example"
     async with accounts(server) as found:
         await found.create_user(email, "Somebody", PASSWORD, role)
+    async with browser(server, email) as somebody:
+        yield somebody
+
+
+@contextlib.asynccontextmanager
+async def browser(server: Server | Site, email: str) -> AsyncIterator[Person]:
+    """The signed-in browser of whoever has this address."""
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
         await client.get("/api/account")
         client.headers["x-csrf-token"] = client.cookies["kw_csrf"]

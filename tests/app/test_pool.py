@@ -1,0 +1,80 @@
+"""Who waits holds no database connection: neither an idle socket nor a stream (a pool of two)."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from advanced_alchemy.config import EngineConfig
+
+from app.db import base
+from tests.kit.peers import Log, dialect_socket, engine_of, open_engine, program, somebody_at, until
+from tests.kit.serving import serving
+from tests.kit.tab import Person
+
+
+async def test_idle_sockets_and_streams_hold_no_connection_of_a_pool_of_two(
+    tmp_path: Path, database_url: str, told: Log, monkeypatch: pytest.MonkeyPatch
+):
+    """Two idle sockets, or two streams, once starved a pool of two."""
+    two = functools.partial(EngineConfig, pool_size=2, max_overflow=0, pool_timeout=10)
+    monkeypatch.setattr(base, "EngineConfig", two)
+    with serving(tmp_path, open_engine, database_url=database_url) as server:
+        pool: Any = server.service.db.engine.sync_engine.pool
+        assert pool.size() == 2
+        server.call(engine_of(server).hold, 4)
+        async with (
+            somebody_at(server) as somebody,
+            program(server) as client,
+            contextlib.AsyncExitStack() as waiting,
+        ):
+            for _ in range(3):
+                await waiting.enter_async_context(somebody.tab())
+                await waiting.enter_async_context(dialect_socket(server))
+            conversation_ids = [await somebody.conversation() for _ in range(3)]
+            for conversation_id in conversation_ids:
+                await waiting.enter_async_context(pages_stream(somebody, conversation_id))
+                await waiting.enter_async_context(dialects_stream(client))
+            await until(server, lambda: pool.checkedout() == 0)
+            page, api = f"{server.site.url}/api/conversations", f"{server.url}/models"
+            served = await asyncio.gather(
+                *(somebody.client.get(page) for _ in range(5)), *(client.get(api) for _ in range(5))
+            )
+            left_early = told.answered("/v1/responses")
+            await waiting.aclose()
+            await until(server, lambda: server.service.gate.open_sockets == 0)
+        server.call(engine_of(server).release)
+        await until(server, lambda: server.service.supervisor.live_turns == 0)
+        await until(server, lambda: pool.checkedout() == 0)
+
+    assert [answer.status_code for answer in served] == [200] * 10
+    assert left_early == 0, "all sockets and streams were open meanwhile"
+    assert not told.complaints
+
+
+@contextlib.asynccontextmanager
+async def pages_stream(somebody: Person, conversation_id: str) -> AsyncIterator[None]:
+    turn = {"client_message_id": "m", "parent_id": None, "text": "Go on"}
+    made = await somebody.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
+    path = f"/api/responses/{made.json()['response']['id']}/events"
+    async with somebody.client.stream("GET", path) as stream, begun(stream):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def dialects_stream(client: httpx.AsyncClient) -> AsyncIterator[None]:
+    asked = {"input": "Go on", "stream": True}
+    async with client.stream("POST", "/responses", json=asked) as stream, begun(stream):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def begun(stream: httpx.Response) -> AsyncIterator[None]:
+    """Hold the lines: the stream is closed with whoever reads them."""
+    lines = stream.aiter_lines()
+    await anext(lines)
+    yield
