@@ -45,7 +45,9 @@ GRACE_S = 5.0
 """How long live turns may go on when the server stops; container runtimes kill after ten."""
 CLOSING_S = 5
 LARGEST_MESSAGE = 16 * 2**20
-"""Bytes of one websocket message; the browser's socket has a lower limit of its own."""
+"""Bytes of one websocket message; both sockets have lower limits of their own."""
+LARGEST_FORM = 64 * 2**10
+"""Bytes that a stranger may send to sign in or to set up: four fields, however they are escaped."""
 
 
 class Service:
@@ -141,6 +143,7 @@ def _open_routes(gate: Gate) -> list[Any]:
         path="/api",
         route_handlers=account.open_handlers,
         guards=[guard(gate.own_page)],
+        request_max_body_size=LARGEST_FORM,
         tags=["account"],
     )
     admin = Router(
@@ -169,12 +172,7 @@ def _api(gate: Gate) -> Router:
 def _dialect(gate: Gate) -> Router:
     return Router(
         path="/",
-        route_handlers=[
-            *responses.handlers,
-            *dialect.handlers,
-            *completions.handlers,
-            *dialect.handlers,
-        ],
+        route_handlers=[*responses.handlers, *dialect.handlers, *completions.handlers],
         guards=[guard(gate.by_key)],
         security=[{"key": []}],
     )

@@ -1,0 +1,96 @@
+"""How much a peer may send at once: a form, a body, a websocket message."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from app.asgi import LARGEST_FORM, LARGEST_MESSAGE
+from tests.kit.peers import Log, dialect_socket, open_engine, program, somebody_at
+from tests.kit.serving import Serving, serving
+
+LARGEST_BODY = 10_000_000
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("limits"), open_engine) as server:
+        yield server
+
+
+def sent(body: bytes, *, is_chunked: bool) -> dict[str, Any]:
+    """A JSON body, of a length that is told or not."""
+    content = (body[start : start + 65_536] for start in range(0, len(body), 65_536))
+    headers = {"content-type": "application/json", "x-csrf-token": "t", "cookie": "kw_csrf=t"}
+    return {"content": as_it_comes(content) if is_chunked else body, "headers": headers}
+
+
+async def as_it_comes(parts: Iterator[bytes]):
+    for part in parts:
+        yield part
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length told", "chunked"])
+@pytest.mark.parametrize("path", ["/api/login", "/api/setup"])
+async def test_a_stranger_sends_no_more_than_a_form(house: Serving, path: str, is_chunked: bool):
+    async with httpx.AsyncClient(base_url=house.site.url, timeout=60) as stranger:
+        answer = await stranger.post(path, **sent(b" " * (LARGEST_FORM + 1), is_chunked=is_chunked))
+
+    assert answer.status_code == 413
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_the_longest_form_fits_however_it_is_escaped(house: Serving):
+    longest = b"\\ud83d\\udd25" * 1024
+    form = b'{"token":"%b","email":"%b","name":"%b","password":"%b"}' % ((longest,) * 4)
+    async with httpx.AsyncClient(base_url=house.site.url, timeout=60) as stranger:
+        answer = await stranger.post("/api/setup", **sent(form, is_chunked=False))
+
+    assert answer.status_code == 401, "read, and found to hold no valid token"
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length told", "chunked"])
+async def test_a_body_of_the_page_has_a_limit(house: Serving, is_chunked: bool):
+    body = sent(b" " * (LARGEST_BODY + 1), is_chunked=is_chunked)
+    body["headers"] = {"content-type": "application/json"}
+    async with somebody_at(house) as somebody:
+        answer = await somebody.client.post("/api/conversations", **body)
+
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length told", "chunked"])
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+async def test_a_body_of_the_dialect_has_a_limit(house: Serving, path: str, is_chunked: bool):
+    body = sent(b" " * (LARGEST_BODY + 1), is_chunked=is_chunked)
+    body["headers"] = {"content-type": "application/json"}
+    async with program(house) as client:
+        answer = await client.post(path, **body)
+
+    assert answer.status_code == 413
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_message_beyond_the_servers_limit_is_not_even_received(house: Serving, told: Log):
+    async with (
+        somebody_at(house) as somebody,
+        somebody.tab() as tab,
+        dialect_socket(house) as program_socket,
+    ):
+        codes = [await refused(one) for one in (tab.socket, program_socket)]
+        async with somebody.tab() as another:
+            await another.subscribe(await somebody.conversation())
+
+    assert codes == [1009, 1009]
+    assert not told.complaints
+
+
+async def refused(opened: ClientConnection) -> int | None:
+    """The close code that a message of one byte too many is met with."""
+    with pytest.raises(ConnectionClosed) as closed:
+        await opened.send("x" * (LARGEST_MESSAGE + 1))
+        await opened.recv()
+    return closed.value.rcvd.code if closed.value.rcvd else None
