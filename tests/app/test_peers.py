@@ -17,6 +17,7 @@ from app.routes import connection
 from tests.kit.echo import EchoEngine
 from tests.kit.peers import (
     Log,
+    create,
     dialect_socket,
     engine_of,
     narrow,
@@ -45,10 +46,6 @@ def echo(house: Serving) -> Iterator[EchoEngine]:
     yield engine
     house.call(engine.release)
     house.until(lambda: house.service.supervisor.live_turns == 0)
-
-
-def create(**asked: Any) -> str:
-    return json.dumps({"type": "response.create", "input": "Go on", **asked})
 
 
 async def events_of(opened: ClientConnection) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -85,3 +86,7 @@ def narrow(server: Serving) -> socket.socket:
     small.connect(("127.0.0.1", int(server.site.url.rpartition(":")[2])))
     small.setblocking(False)
     return small
+
+
+def create(**asked: Any) -> str:
+    return json.dumps({"type": "response.create", "input": "Go on", **asked})
