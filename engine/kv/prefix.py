@@ -5,7 +5,7 @@ Upholds laws 4 (only what was written is published), 8 (ids decide, a key only n
 (a token is found only inside its own scope).
 
 Two kinds of index fit: one whose entries are runs of tokens (`radix.py`), and one whose entries
-are single blocks. Both answer alike.
+are single blocks (`hashed.py`). Both answer alike and let go alike; what they share is in `tree.py`.
 """
 
 from array import array
@@ -49,7 +49,7 @@ class Entry:
     lies in the same block as well, so a path's block table is its entries' blocks, the later entry
     winning where two share a block index. The paths of those in `held_by` end with this entry;
     `pins` counts the pinning ones here and below. It was last used at `used_s`, as the `used`th use
-    of any path; `queued` belongs to retention.
+    of any path; `queued` belongs to retention, `name` to an index that names its entries.
     """
 
     __slots__ = (
@@ -58,6 +58,7 @@ class Entry:
         "entry_id",
         "held_by",
         "ids",
+        "name",
         "parent",
         "pins",
         "queued",
@@ -80,6 +81,7 @@ class Entry:
         self.used = 0
         self.used_s = 0.0
         self.queued: EvictionKey | None = None
+        self.name = b""
 
     @property
     def end(self) -> int:
@@ -140,6 +142,13 @@ class PrefixIndex(Protocol):
 
     def match(self, ids: Ids, scopes: Scopes, end: int) -> Match:
         """The longest known prefix of `ids[:end]`. Changes nothing."""
+        ...
+
+    def cut_behind(self, match: Match) -> Entry:
+        """The entry that the match ends in, cut off behind the last block that was matched.
+
+        What lies beyond was not used: only so is a path used alike however entries are cut.
+        """
         ...
 
     def publish(

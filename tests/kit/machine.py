@@ -30,8 +30,9 @@ from engine.errors import Overloaded, PromptTooLong
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
 from engine.kv.prefix import scopes_of
-from engine.kv.radix import Key, RadixIndex, exact_key
+from engine.kv.radix import RadixIndex
 from tests.kit.desk import ANN, BEN, Desk, config
+from tests.kit.indexes import MakeIndex
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
 PERSONA = (2, 3, 4, 2, 2, 3, 4, 4, 3, 2, 3)
@@ -81,9 +82,9 @@ def _common(left: Sequence[object], right: Sequence[object]) -> int:
 
 
 class CacheLife(RuleBasedStateMachine):
-    """One engine's life. Subclasses may say how prefix keys are made."""
+    """One engine's life. Subclasses say which prefix index it has."""
 
-    key: Key = staticmethod(exact_key)
+    make_index: MakeIndex = staticmethod(RadixIndex)
 
     @initialize(
         block_tokens=st.sampled_from([1, 3, 4, 16]),
@@ -104,8 +105,7 @@ class CacheLife(RuleBasedStateMachine):
         order = list(range(pool_blocks))
         shuffle.shuffle(order)
         pool = BlockPool(pool_blocks, order=order, wipe_freed=True)
-        index = RadixIndex(pool, block_tokens, key=self.key)
-        self.cache = Cache(pool, index, block_tokens)
+        self.cache = Cache(pool, self.make_index(pool, block_tokens), block_tokens)
         self.desk = Desk(core_config, self.cache)
         self.jobs: list[Job] = []
         self.checked: set[str] = set()
@@ -300,3 +300,8 @@ class CacheLife(RuleBasedStateMachine):
             assert refusal.needed_tokens > refusal.limit_tokens
         except Overloaded as refusal:
             assert refusal.retry_after_s > 0
+
+
+def life_on(make_index: MakeIndex) -> type[CacheLife]:
+    """The same life on another index."""
+    return type("Life", (CacheLife,), {"make_index": staticmethod(make_index)})

@@ -17,7 +17,6 @@ from engine.api import (
     MissReason,
     OwnerId,
     RetentionClass,
-    Scope,
     Subject,
     SubjectKind,
     Wish,
@@ -27,25 +26,16 @@ from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
 from engine.kv.prefix import NO_END, Ids, Match, Scopes
 from engine.kv.radix import RadixIndex
+from engine.kv.tree import EntryTree
 from tests.kit.desk import ANN, BEN, Desk, config, seeded, user_scope
-from tests.kit.machine import CacheLife
+from tests.kit.indexes import COLLIDING, INDEXES, MakeIndex
+from tests.kit.machine import life_on
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
 BANNED = (EOS_TOKEN_ID,)
 
 
-def no_key(_scope: Scope, _token_id: int) -> object:
-    return 0
-
-
-def parity_key(_scope: Scope, token_id: int) -> object:
-    return token_id % 2
-
-
-class CollidingLife(CacheLife):
-    """The same life with every prefix key the same: ids and scopes alone must tell apart."""
-
-    key = staticmethod(no_key)
+on_both = pytest.mark.parametrize("make_index", INDEXES)
 
 
 LIFE = settings(
@@ -53,12 +43,14 @@ LIFE = settings(
 )
 
 
-def test_05_any_life_keeps_the_books_and_the_replies_right():
-    run_state_machine_as_test(CacheLife, settings=LIFE)
+@on_both
+def test_05_any_life_keeps_the_books_and_the_replies_right(make_index):
+    run_state_machine_as_test(life_on(make_index), settings=LIFE)
 
 
-def test_08_any_life_is_as_right_when_all_keys_collide():
-    run_state_machine_as_test(CollidingLife, settings=LIFE)
+@pytest.mark.parametrize("name", ["radix, all keys alike", "hashed, all digests and keys alike"])
+def test_08_any_life_is_as_right_when_all_keys_collide(name):
+    run_state_machine_as_test(life_on(COLLIDING[name]), settings=LIFE)
 
 
 class Forgetful(RadixIndex):
@@ -68,12 +60,11 @@ class Forgetful(RadixIndex):
         return super().match(ids, scopes, end * 0)
 
 
-def desk_with(index=RadixIndex, *, order=None, key=None, **sizes) -> Desk:
+def desk_with(make_index: MakeIndex = RadixIndex, *, order=None, **sizes) -> Desk:
     core_config = config(**sizes)
     pool = BlockPool(core_config.pool_blocks, order=order, wipe_freed=True)
-    keyed = {} if key is None else {"key": key}
-    cache = Cache(pool, index(pool, core_config.block_tokens, **keyed), core_config.block_tokens)
-    return Desk(core_config, cache)
+    index = make_index(pool, core_config.block_tokens)
+    return Desk(core_config, Cache(pool, index, core_config.block_tokens))
 
 
 def talk(desk: Desk, turns: int, *, seed: int = 0) -> list[tuple[int, ...]]:
@@ -93,19 +84,22 @@ def talk(desk: Desk, turns: int, *, seed: int = 0) -> list[tuple[int, ...]]:
     return replies
 
 
-def test_01_losing_the_cache_changes_no_reply():
-    assert talk(desk_with(), 5) == talk(desk_with(Forgetful), 5)
+@on_both
+def test_01_losing_the_cache_changes_no_reply(make_index):
+    assert talk(desk_with(make_index), 5) == talk(desk_with(Forgetful), 5)
 
 
-def test_01_a_pool_of_few_blocks_changes_no_reply():
-    small = desk_with(pool_blocks=14, context_tokens=224)
+@on_both
+def test_01_a_pool_of_few_blocks_changes_no_reply(make_index):
+    small = desk_with(make_index, pool_blocks=14, context_tokens=224)
 
-    assert talk(small, 8) == talk(desk_with(pool_blocks=256), 8)
+    assert talk(small, 8) == talk(desk_with(make_index, pool_blocks=256), 8)
     assert small.core.stats().evicted_blocks > 0
 
 
-def test_01_replies_survive_every_wish_to_forget():
-    desk, log = desk_with(), [2, 3, 4]
+@on_both
+def test_01_replies_survive_every_wish_to_forget(make_index):
+    desk, log = desk_with(make_index), [2, 3, 4]
     owner = Subject(kind=SubjectKind.OWNER, subject_id=ANN, owner_id=ANN)
     for _ in range(4):
         ended = desk.run(desk.job(log, session="s"))
@@ -114,8 +108,9 @@ def test_01_replies_survive_every_wish_to_forget():
         desk.core.lease(owner, Forget(), desk.now)
 
 
-def test_02_the_ledger_of_a_ten_turn_chat_is_exact():
-    desk = Desk(config(pool_blocks=64, context_tokens=1024))
+@on_both
+def test_02_the_ledger_of_a_ten_turn_chat_is_exact(make_index):
+    desk = desk_with(make_index, pool_blocks=64, context_tokens=1024)
     log: list[int] = []
     history: History | None = None
     for turn in range(10):
@@ -171,10 +166,11 @@ def test_02_a_turn_that_lost_its_place_counts_each_token_once():
     assert (receipt.prompt_tokens, receipt.cached_tokens, receipt.computed_tokens) == (90, 0, 90)
 
 
+@on_both
 @given(st.data())
 @settings(deadline=None)
-def test_02_cached_and_computed_make_the_prompt_whatever_happened_before(data):
-    desk = Desk(config(pool_blocks=10, context_tokens=120, max_running=3))
+def test_02_cached_and_computed_make_the_prompt_whatever_happened_before(make_index, data):
+    desk = desk_with(make_index, pool_blocks=10, context_tokens=120, max_running=3)
     texts = st.lists(st.integers(2, 3), min_size=1, max_size=60)
     jobs = [desk.submit(desk.job(ids)) for ids in data.draw(st.lists(texts, max_size=8))]
 
@@ -197,8 +193,9 @@ def test_03_ids_are_kept_as_they_were_given_and_drawn():
     assert ended.token_ids == tuple(desk.emitted[job.job_id]) == answer(ids, 6, BANNED)
 
 
-def test_04_nothing_is_matchable_before_its_step_is_committed():
-    desk = Desk()
+@on_both
+def test_04_nothing_is_matchable_before_its_step_is_committed(make_index):
+    desk = desk_with(make_index)
     ids = list(range(2, 50))
     desk.submit(desk.job(ids))
     seen = []
@@ -209,12 +206,13 @@ def test_04_nothing_is_matchable_before_its_step_is_committed():
     desk.step(meanwhile=look)
 
     assert seen == [[]]
-    assert [node.tokens for node in desk.core.snapshot(desk.now).nodes] == [48]
+    assert sum(node.tokens for node in desk.core.snapshot(desk.now).nodes) == 48
 
 
+@on_both
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_04_an_abort_in_mid_prefill_publishes_only_what_is_committed(in_flight):
-    desk = Desk(config(step_tokens=20, max_running=8))
+def test_04_an_abort_in_mid_prefill_publishes_only_what_is_committed(make_index, in_flight):
+    desk = desk_with(make_index, step_tokens=20, max_running=8)
     ids = list(range(2, 60))
     job = desk.submit(desk.job(ids))
     desk.step()
@@ -229,9 +227,11 @@ def test_04_an_abort_in_mid_prefill_publishes_only_what_is_committed(in_flight):
     assert desk.run(desk.job(ids)).receipt.cached_tokens == committed
 
 
-def test_05_ten_thousand_random_operations_end_at_the_baseline():
+@on_both
+def test_05_ten_thousand_random_operations_end_at_the_baseline(make_index):
     chance = seeded(5)
-    desk = Desk(config(pool_blocks=24, context_tokens=200, max_running=4, max_waiting=8))
+    sizes = {"pool_blocks": 24, "context_tokens": 200, "max_running": 4, "max_waiting": 8}
+    desk = desk_with(make_index, **sizes)
     jobs: list[Job] = []
     wishes: list[Wish] = [Forget(), Hold(retention=RetentionClass.LIVE, ttl_s=9.0)]
     for _ in range(10_000):
@@ -272,16 +272,19 @@ def test_05_ten_thousand_random_operations_end_at_the_baseline():
     assert desk.core.is_idle
 
 
+@on_both
 @given(st.permutations(range(14)))
 @settings(max_examples=20, deadline=None)
-def test_07_replies_are_the_same_under_any_order_of_blocks(order):
+def test_07_replies_are_the_same_under_any_order_of_blocks(make_index, order):
     sizes = {"pool_blocks": 14, "context_tokens": 224}
+    permuted, plain = desk_with(make_index, order=order, **sizes), desk_with(make_index, **sizes)
 
-    assert talk(desk_with(order=order, **sizes), 3) == talk(desk_with(**sizes), 3)
+    assert talk(permuted, 3) == talk(plain, 3)
 
 
-def test_07_every_freed_block_is_wiped_before_it_is_used_again():
-    desk = desk_with(pool_blocks=14, context_tokens=224)
+@on_both
+def test_07_every_freed_block_is_wiped_before_it_is_used_again(make_index):
+    desk = desk_with(make_index, pool_blocks=14, context_tokens=224)
 
     talk(desk, 8)
     desk.drain()
@@ -290,34 +293,37 @@ def test_07_every_freed_block_is_wiped_before_it_is_used_again():
     assert desk.paper.wiped_blocks >= evicted > 0
 
 
-@pytest.mark.parametrize("key", [no_key, parity_key])
-def test_08_replies_and_hits_are_the_same_when_keys_collide(key):
-    plain, colliding = desk_with(), desk_with(key=key)
+@pytest.mark.parametrize("name", COLLIDING)
+def test_08_replies_and_hits_are_the_same_when_keys_collide(name):
+    plain, colliding = desk_with(), desk_with(COLLIDING[name])
 
     assert talk(plain, 6) == talk(colliding, 6)
     assert plain.core.stats().cached_tokens == colliding.core.stats().cached_tokens > 0
 
 
-class Watched(RadixIndex):
-    """Tells of every block that leaves the index, and how the pool stood then."""
+def watch(pool: BlockPool, index: EntryTree) -> list[tuple[int, bool, list[int]]]:
+    """Every block that leaves the index: what was free then, if it was a leaf's, who used it."""
+    trimmed: list[tuple[int, bool, list[int]]] = []
+    trim = index.trim
 
-    def __init__(self, pool, block_tokens) -> None:
-        super().__init__(pool, block_tokens)
-        self.pool = pool
-        self.trimmed: list[tuple[int, bool, list[int]]] = []
+    def noted(leaf, count):
+        users = [pool.users(block) for block in leaf.blocks[-count:]]
+        trimmed.append((pool.free_blocks, leaf.is_leaf, users))
+        return trim(leaf, count)
 
-    def trim(self, leaf, count):
-        users = [self.pool.users(block) for block in leaf.blocks[-count:]]
-        self.trimmed.append((self.pool.free_blocks, leaf.is_leaf, users))
-        return super().trim(leaf, count)
+    index.trim = noted  # type: ignore[method-assign]
+    return trimmed
 
 
+@on_both
 @given(seed=st.integers(0, 1 << 16), pool_blocks=st.integers(8, 20))
 @settings(max_examples=30, deadline=None)
-def test_09_only_idle_leaves_are_evicted_and_only_for_blocks_that_are_missing(seed, pool_blocks):
+def test_09_only_idle_leaves_are_evicted_and_only_for_blocks_that_are_missing(
+    make_index, seed, pool_blocks
+):
     core_config = config(pool_blocks=pool_blocks, context_tokens=16 * pool_blocks, max_running=3)
-    pool = BlockPool(pool_blocks)
-    index = Watched(pool, 16)
+    index = make_index(pool := BlockPool(pool_blocks), 16)
+    trimmed = watch(pool, index)
     desk = Desk(core_config, Cache(pool, index, 16))
     chance = seeded(seed)
     for _ in range(12):
@@ -327,14 +333,15 @@ def test_09_only_idle_leaves_are_evicted_and_only_for_blocks_that_are_missing(se
     desk.drain()
 
     wanted = -(-core_config.context_tokens // 16)
-    for free, is_leaf, users in index.trimmed:
+    for free, is_leaf, users in trimmed:
         assert is_leaf
         assert not any(users)
         assert free < wanted
 
 
-def test_09_no_eviction_while_what_is_free_is_enough():
-    desk = Desk(config(pool_blocks=8, context_tokens=128))
+@on_both
+def test_09_no_eviction_while_what_is_free_is_enough(make_index):
+    desk = desk_with(make_index, pool_blocks=8, context_tokens=128)
     desk.run(desk.job([2] * 60, output=1))
 
     desk.run(desk.job([3] * 60, output=1))
@@ -344,10 +351,11 @@ def test_09_no_eviction_while_what_is_free_is_enough():
     assert desk.core.stats().evicted_blocks == 1
 
 
+@on_both
 @given(st.permutations(list(RetentionClass)[:5]))
 @settings(deadline=None)
-def test_09_a_lower_class_goes_before_any_higher_one(classes):
-    desk = Desk(config(pool_blocks=6, context_tokens=96))
+def test_09_a_lower_class_goes_before_any_higher_one(make_index, classes):
+    desk = desk_with(make_index, pool_blocks=6, context_tokens=96)
     for at, retention in enumerate(classes):
         session = f"s{at}"
         desk.run(desk.job([2 + at] * 16, session=session, output=0))
@@ -363,8 +371,9 @@ def test_09_a_lower_class_goes_before_any_higher_one(classes):
         assert left() == {retention for retention in classes if retention >= rank}
 
 
-def test_10_what_is_pinned_never_keeps_a_turn_from_finishing():
-    desk = Desk(config(pool_blocks=8, context_tokens=128))
+@on_both
+def test_10_what_is_pinned_never_keeps_a_turn_from_finishing(make_index):
+    desk = desk_with(make_index, pool_blocks=8, context_tokens=128)
     for at in range(4):
         desk.run(desk.job([2 + at] * 31, session=f"s{at}", output=0))
         subject = Subject(kind=SubjectKind.SESSION, subject_id=f"s{at}", owner_id=ANN)
@@ -376,18 +385,19 @@ def test_10_what_is_pinned_never_keeps_a_turn_from_finishing():
     assert (ended.reason, len(ended.token_ids)) == (FinishReason.LENGTH, 8)
 
 
-def test_12_a_decode_step_without_hits_touches_the_cache_once_a_block():
+@on_both
+def test_12_a_decode_step_without_hits_touches_the_cache_once_a_block(make_index):
     """Structural: what a decode costs the cache does not grow with the length of its history."""
     desk = Desk(config(block_tokens=16, pool_blocks=256, context_tokens=4096, step_tokens=2048))
     work: list[str] = []
-    index = RadixIndex(pool := BlockPool(256), 16)
+    index = make_index(pool := BlockPool(256), 16)
     plain = index.publish
 
     def publish(ids, scopes, table, span):
         work.append(f"{span[1] - span[0].end} of {span[1]}")
         return plain(ids, scopes, table, span)
 
-    index.publish = publish  # type: ignore[method-assign]
+    index.publish = publish
     desk = Desk(desk.config, Cache(pool, index, 16))
 
     desk.run(desk.job([2 + at % 90 for at in range(2000)], output=64))
@@ -396,9 +406,10 @@ def test_12_a_decode_step_without_hits_touches_the_cache_once_a_block():
     assert work == ["2000 of 2000", "16 of 2016", "16 of 2032", "16 of 2048", "15 of 2063"]
 
 
-def test_12_a_miss_compares_no_more_than_it_has_to():
+@on_both
+def test_12_a_miss_compares_no_more_than_it_has_to(make_index):
     pool = BlockPool(64)
-    index = RadixIndex(pool, 16)
+    index = make_index(pool, 16)
     table = pool.allocate(63)
     assert table is not None
     ids = array("I", range(1000))
