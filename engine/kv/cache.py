@@ -18,6 +18,7 @@ So a block that the index keeps is written by nobody, and an abort publishes onl
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
+from itertools import takewhile
 from typing import Concatenate, ParamSpec, TypeVar
 
 from engine.api import (
@@ -124,7 +125,7 @@ class Cache:
         called its source is protected.
         """
         match = self._index.match(ids, scopes, known_end)
-        self._touch(match.entry, now)
+        self._touch(self._index.cut_behind(match), now)
         self._pool.share(match.blocks)
         missing = self._blocks_to(len(ids)) - len(match.blocks)
         after = match.blocks[-1] if match.blocks else None
@@ -312,20 +313,21 @@ class Cache:
 
     def _unpublish(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> None:
         """Take the end of a path out of the index, as far up as nobody else refers to it."""
-        while entry.parent is not None and self._is_only(entry, subject, own):
-            parent, scope, tokens = entry.parent, entry.scope, len(entry.ids)
-            self._pool.wipe_when_free(entry.blocks)
-            self._index.trim(entry, len(entry.blocks))
-            self._queue.offer(parent)
-            self._journal.note("forgotten", scope, tokens)
-            entry = parent
+        while count := self._forgettable_blocks(entry, subject, own):
+            self._pool.wipe_when_free(entry.blocks[-count:])
+            trimming = self._index.trim(entry, count)
+            self._journal.note("forgotten", entry.scope, trimming.tokens)
+            entry = trimming.parent if trimming.gone else entry
+            self._queue.offer(entry)
 
-    def _is_only(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> bool:
-        if not entry.is_leaf or entry.held_by:
-            return False
+    def _forgettable_blocks(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> int:
+        """How many blocks at the entry's end only the subject itself refers to."""
+        if entry.parent is None or not entry.is_leaf or entry.held_by:
+            return 0
         if entry.scope == OPERATOR_SCOPE and subject.kind is not SubjectKind.PERSONA:
-            return False
-        return all(self._pool.users(block) == own[block] for block in entry.blocks)
+            return 0
+        tail = takewhile(lambda block: self._pool.users(block) == own[block], entry.blocks[::-1])
+        return sum(1 for _ in tail)
 
     def _touch(self, entry: Entry, now: float) -> None:
         self._uses += 1

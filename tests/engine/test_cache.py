@@ -1,8 +1,10 @@
 """The one door: what acquire, publish, release and forget do to blocks."""
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
-from itertools import count
+from functools import partial
+from itertools import count, groupby
 
 import pytest
 
@@ -22,7 +24,7 @@ from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache, Holding, lease_key
 from engine.kv.prefix import NO_END, Scopes
-from engine.kv.radix import RadixIndex
+from tests.kit.indexes import INDEXES, MakeIndex
 
 ANN = OwnerId("ann")
 OWN: Scopes = ((Scope("ann"), NO_END),)
@@ -32,10 +34,10 @@ SHARED: Scopes = ((OPERATOR_SCOPE, 6), *OWN)
 class Bench:
     """A cache of 4-token blocks and the turns that go through it."""
 
-    def __init__(self, blocks: int = 16) -> None:
+    def __init__(self, make_index: MakeIndex, blocks: int = 16) -> None:
         ticks = count()
         pool = BlockPool(blocks)
-        self.cache = Cache(pool, RadixIndex(pool, 4), 4, lambda: float(next(ticks)))
+        self.cache = Cache(pool, make_index(pool, 4), 4, lambda: float(next(ticks)))
         self.running: list[Holding] = []
 
     def acquire(self, ids: Sequence[int], scopes: Scopes = OWN, now: float = 0.0) -> Holding | None:
@@ -79,8 +81,14 @@ class Bench:
         self.cache.check(self.running)
 
 
-def test_a_partly_matching_block_is_copied_and_its_source_protected_until_then():
-    bench = Bench()
+@pytest.fixture(params=INDEXES)
+def new_bench(request) -> partial[Bench]:
+    """A bench with either index."""
+    return partial(Bench, request.param)
+
+
+def test_a_partly_matching_block_is_copied_and_its_source_protected_until_then(new_bench):
+    bench = new_bench()
     bench.turn(range(10))
 
     holding = bench.acquire([*range(10), 5, 5])
@@ -93,8 +101,8 @@ def test_a_partly_matching_block_is_copied_and_its_source_protected_until_then()
     assert bench.cache.counts().copying == 0
 
 
-def test_a_running_sequence_publishes_whole_blocks_only():
-    bench = Bench()
+def test_a_running_sequence_publishes_whole_blocks_only(new_bench):
+    bench = new_bench()
     holding = bench.start(range(10))
 
     bench.cache.publish(holding, array("I", range(10)), 7)
@@ -105,8 +113,8 @@ def test_a_running_sequence_publishes_whole_blocks_only():
     assert bench.known(range(10)) == 7
 
 
-def test_a_release_without_anything_written_publishes_nothing():
-    bench = Bench()
+def test_a_release_without_anything_written_publishes_nothing(new_bench):
+    bench = new_bench()
     holding = bench.start(range(10))
 
     bench.release(holding, [])
@@ -115,8 +123,8 @@ def test_a_release_without_anything_written_publishes_nothing():
     assert bench.cache.counts().free == 16
 
 
-def test_two_that_computed_the_same_end_up_with_the_same_blocks():
-    bench = Bench()
+def test_two_that_computed_the_same_end_up_with_the_same_blocks(new_bench):
+    bench = new_bench()
     first, second = bench.start(range(9)), bench.start(range(9))
     ids = array("I", range(9))
 
@@ -128,8 +136,8 @@ def test_two_that_computed_the_same_end_up_with_the_same_blocks():
     assert second.table[2] != first.table[2]
 
 
-def test_acquire_refuses_and_changes_nothing_where_there_is_no_room():
-    bench = Bench(blocks=4)
+def test_acquire_refuses_and_changes_nothing_where_there_is_no_room(new_bench):
+    bench = new_bench(blocks=4)
     bench.start(range(12))
     before = bench.cache.counts()
 
@@ -138,8 +146,8 @@ def test_acquire_refuses_and_changes_nothing_where_there_is_no_room():
     assert bench.cache.counts() == before
 
 
-def test_a_match_gives_up_its_partial_block_when_the_copy_would_not_fit():
-    bench = Bench(blocks=3)
+def test_a_match_gives_up_its_partial_block_when_the_copy_would_not_fit(new_bench):
+    bench = new_bench(blocks=3)
     bench.turn(range(10))
 
     holding = bench.acquire([*range(10), 7, 7])
@@ -148,8 +156,8 @@ def test_a_match_gives_up_its_partial_block_when_the_copy_would_not_fit():
     assert (holding.cached, holding.copy) == (8, None)
 
 
-def test_extend_continues_the_table_and_says_when_it_cannot():
-    bench = Bench(blocks=3)
+def test_extend_continues_the_table_and_says_when_it_cannot(new_bench):
+    bench = new_bench(blocks=3)
     holding = bench.start(range(4))
 
     assert bench.cache.extend(holding, 4) and len(holding.table) == 1
@@ -159,8 +167,8 @@ def test_extend_continues_the_table_and_says_when_it_cannot():
     assert len(holding.table) == 3
 
 
-def test_eviction_takes_from_the_end_of_a_leaf_and_only_what_is_wanted():
-    bench = Bench(blocks=4)
+def test_eviction_takes_from_the_end_of_a_leaf_and_only_what_is_wanted(new_bench):
+    bench = new_bench(blocks=4)
     bench.turn(range(16))
 
     bench.turn(range(50, 54))
@@ -169,8 +177,8 @@ def test_eviction_takes_from_the_end_of_a_leaf_and_only_what_is_wanted():
     assert bench.cache.evicted_blocks == 1
 
 
-def test_eviction_passes_over_a_leaf_whose_end_is_in_use():
-    bench = Bench(blocks=6)
+def test_eviction_passes_over_a_leaf_whose_end_is_in_use(new_bench):
+    bench = new_bench(blocks=6)
     bench.turn(range(8), now=1)
     bench.turn(range(20, 28), now=2)
     reader = bench.start([*range(8), 1], now=3)
@@ -182,8 +190,8 @@ def test_eviction_passes_over_a_leaf_whose_end_is_in_use():
     assert reader.cached == 8
 
 
-def test_a_busy_leaf_can_go_as_soon_as_its_reader_is_gone():
-    bench = Bench(blocks=6)
+def test_a_busy_leaf_can_go_as_soon_as_its_reader_is_gone(new_bench):
+    bench = new_bench(blocks=6)
     bench.turn(range(8), session="", now=1)
     bench.turn(range(20, 28), session="s", now=2)
     reader = bench.start([*range(8), 1], now=3)
@@ -198,8 +206,8 @@ def test_a_busy_leaf_can_go_as_soon_as_its_reader_is_gone():
     assert bench.known([*range(8), 1]) == 8
 
 
-def test_what_a_session_lost_is_remembered_for_its_next_receipt():
-    bench = Bench(blocks=4)
+def test_what_a_session_lost_is_remembered_for_its_next_receipt(new_bench):
+    bench = new_bench(blocks=4)
     bench.turn(range(16), session="s")
 
     bench.turn(range(50, 54), session="t")
@@ -208,8 +216,8 @@ def test_what_a_session_lost_is_remembered_for_its_next_receipt():
     assert bench.cache.loss((ANN, "t")) is None
 
 
-def test_a_forgotten_session_is_wiped_and_the_operators_zone_is_not():
-    bench = Bench()
+def test_a_forgotten_session_is_wiped_and_the_operators_zone_is_not(new_bench):
+    bench = new_bench()
     bench.turn(range(12), SHARED)
 
     state = bench.lease(Forget())
@@ -221,8 +229,8 @@ def test_a_forgotten_session_is_wiped_and_the_operators_zone_is_not():
     assert bench.cache.counts().cached == 2
 
 
-def test_a_persona_that_is_forgotten_goes_with_its_zone():
-    bench = Bench()
+def test_a_persona_that_is_forgotten_goes_with_its_zone(new_bench):
+    bench = new_bench()
     bench.turn(range(6), ((OPERATOR_SCOPE, NO_END),), session="p")
 
     bench.lease(Forget(), SubjectKind.PERSONA, "p")
@@ -230,8 +238,8 @@ def test_a_persona_that_is_forgotten_goes_with_its_zone():
     assert bench.cache.counts().free == 16
 
 
-def test_forgetting_spares_what_another_session_refers_to():
-    bench = Bench()
+def test_forgetting_spares_what_another_session_refers_to(new_bench):
+    bench = new_bench()
     bench.turn(range(8), session="s")
     bench.turn([*range(8), 1, 1], session="t")
 
@@ -240,8 +248,8 @@ def test_forgetting_spares_what_another_session_refers_to():
     assert bench.known([*range(8), 1, 1]) == 10
 
 
-def test_forgetting_spares_what_another_sequence_reads():
-    bench = Bench()
+def test_forgetting_spares_what_another_sequence_reads(new_bench):
+    bench = new_bench()
     bench.turn(range(8))
     holding = bench.start([*range(8), 1])
     bench.running.remove(holding)
@@ -252,8 +260,33 @@ def test_forgetting_spares_what_another_sequence_reads():
     assert bench.known(range(8)) == 8
 
 
-def test_what_a_forgotten_sequence_has_published_is_taken_back_while_it_runs():
-    bench = Bench()
+def test_forgetting_goes_as_far_as_another_sequence_reads(new_bench):
+    bench = new_bench()
+    bench.turn(range(12))
+    holding = bench.start([*range(4), 1])
+    bench.running.remove(holding)
+    subject = Subject(kind=SubjectKind.SESSION, subject_id="s", owner_id=ANN)
+
+    bench.cache.lease(subject, Forget(), 0.0)
+
+    assert bench.known(range(12)) == 4
+    bench.cache.check([holding])
+
+
+def test_what_a_turn_did_not_match_of_another_path_is_not_used_by_it(new_bench):
+    bench = new_bench(blocks=8)
+    bench.turn(range(12), session="", now=1)
+    bench.turn(range(40, 48), session="", now=2)
+    bench.release(bench.start([*range(4), 1], now=3), [], session="")
+
+    bench.start(range(60, 80), now=4)
+
+    assert bench.known(range(12)) == 4
+    assert bench.known(range(40, 48)) == 8
+
+
+def test_what_a_forgotten_sequence_has_published_is_taken_back_while_it_runs(new_bench):
+    bench = new_bench()
     holding = bench.start(range(9))
     bench.cache.publish(holding, array("I", range(9)), 9)
 
@@ -266,8 +299,8 @@ def test_what_a_forgotten_sequence_has_published_is_taken_back_while_it_runs():
     assert bench.cache.counts().free == 16
 
 
-def test_an_owner_forgets_jobs_without_a_session_too():
-    bench = Bench()
+def test_an_owner_forgets_jobs_without_a_session_too(new_bench):
+    bench = new_bench()
     bench.turn(range(9), session="")
 
     bench.lease(Forget(), SubjectKind.OWNER, "ann")
@@ -275,8 +308,8 @@ def test_an_owner_forgets_jobs_without_a_session_too():
     assert bench.cache.counts().free == 16
 
 
-def test_a_wish_answers_with_its_blocks_and_when_it_expires():
-    bench = Bench()
+def test_a_wish_answers_with_its_blocks_and_when_it_expires(new_bench):
+    bench = new_bench()
     bench.turn(range(9))
 
     state = bench.lease(Hold(retention=RetentionClass.LIVE, ttl_s=30.0))
@@ -288,21 +321,29 @@ def test_a_wish_answers_with_its_blocks_and_when_it_expires():
     assert bench.lease(Hold(retention=RetentionClass.IDLE)).expires_s is None
 
 
-def test_events_are_numbered_and_only_new_ones_are_told():
-    bench = Bench(blocks=4)
+def test_events_are_numbered_and_only_new_ones_are_told(new_bench):
+    bench = new_bench(blocks=4)
     bench.turn(range(16))
     bench.turn(range(50, 54))
     bench.lease(Hold(retention=RetentionClass.KEPT))
     bench.lease(Forget())
 
-    kinds = [event.kind for event in bench.cache.events(0)]
+    events = bench.cache.events(0)
+    told = [(kind, sum(e.tokens for e in run)) for kind, run in groupby(events, lambda e: e.kind)]
 
-    assert kinds == ["published", "evicted", "published", "leased", "forgotten", "forgotten"]
-    assert [event.sequence_number for event in bench.cache.events(4)] == [5, 6]
+    assert told == [
+        ("published", 16),
+        ("evicted", 4),
+        ("published", 4),
+        ("leased", 12),
+        ("forgotten", 16),
+    ]
+    assert [event.sequence_number for event in events] == list(range(1, len(events) + 1))
+    assert bench.cache.events(4) == events[4:]
 
 
-def test_a_snapshot_tells_sizes_and_sessions():
-    bench = Bench()
+def test_a_snapshot_tells_sizes_and_sessions(new_bench):
+    bench = new_bench()
     bench.turn(range(12), SHARED, now=1.0)
     bench.turn(range(30, 34), session="")
     bench.start([*range(6), 9, 9], SHARED)
@@ -311,23 +352,26 @@ def test_a_snapshot_tells_sizes_and_sessions():
 
     (session,) = snapshot.sessions
     assert (session.session_id, session.cached_tokens, session.idle_s) == ("s", 12, 4.0)
-    sizes = {(node.scope, node.tokens, node.in_use) for node in snapshot.nodes}
-    assert sizes == {(OPERATOR_SCOPE, 6, True), ("ann", 6, False), ("ann", 4, False)}
+    tokens: Counter[str] = Counter()
+    for node in snapshot.nodes:
+        tokens[node.scope] += node.tokens
+    assert tokens == {OPERATOR_SCOPE: 6, "ann": 10}
+    assert {node.scope for node in snapshot.nodes if node.in_use} == {OPERATOR_SCOPE}
     parents = {node.node_id: node.parent_id for node in snapshot.nodes}
     assert sum(parent is None for parent in parents.values()) == 2
     assert RetentionClass.RUNNING in {node.retention for node in snapshot.nodes}
 
 
-def test_its_own_time_is_measured_with_the_meter_it_is_given():
-    bench = Bench()
+def test_its_own_time_is_measured_with_the_meter_it_is_given(new_bench):
+    bench = new_bench()
 
     bench.turn(range(4))
 
     assert bench.cache.spent_s > 0
 
 
-def test_check_notices_a_block_that_could_be_written_while_shared():
-    bench = Bench()
+def test_check_notices_a_block_that_could_be_written_while_shared(new_bench):
+    bench = new_bench()
     bench.turn(range(8))
     holding = bench.start([*range(8), 1, 1])
     other = bench.start([*range(8), 2, 2])
@@ -340,8 +384,8 @@ def test_check_notices_a_block_that_could_be_written_while_shared():
         bench.cache.check(bench.running)
 
 
-def test_a_sequence_publishes_on_its_own_path_after_another_went_on_from_its_entry():
-    bench = Bench()
+def test_a_sequence_publishes_on_its_own_path_after_another_went_on_from_its_entry(new_bench):
+    bench = new_bench()
     slow, fast = [*range(8), 1, 1, 1, 1, 1, 1, 1, 1], [*range(8), 2, 2, 2, 2]
     holding = bench.start(slow)
     bench.cache.publish(holding, array("I", slow), 8)
@@ -356,8 +400,8 @@ def test_a_sequence_publishes_on_its_own_path_after_another_went_on_from_its_ent
     assert bench.known([*fast, 1, 1, 1, 1]) == 12
 
 
-def test_a_path_ends_where_its_sequence_did_though_another_went_on_from_there():
-    bench = Bench()
+def test_a_path_ends_where_its_sequence_did_though_another_went_on_from_there(new_bench):
+    bench = new_bench()
     short, long = [*range(8)], [*range(8), 2, 2, 2, 2]
     holding = bench.start(short)
     bench.cache.publish(holding, array("I", short), 8)
