@@ -1,4 +1,4 @@
-"""Who waits holds no database connection: neither an idle socket nor a stream (a pool of two)."""
+"""What the database is spared: who waits holds no connection of it, and no token is written alone."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from advanced_alchemy.config import EngineConfig
+from sqlalchemy import event
 
 from app.db import base
 from tests.kit.peers import Log, dialect_socket, engine_of, open_engine, program, somebody_at, until
@@ -78,3 +79,27 @@ async def begun(stream: httpx.Response) -> AsyncIterator[None]:
     lines = stream.aiter_lines()
     await anext(lines)
     yield
+
+
+# ---------------------------------------------------------------- 7: written by the clock
+
+
+async def test_an_answer_is_written_by_the_clock_and_not_by_the_token(
+    tmp_path: Path, database_url: str, told: Log
+):
+    tokens = 2_000
+    commits = 0
+
+    def count(_: object) -> None:
+        nonlocal commits
+        commits += 1
+
+    with serving(tmp_path, open_engine, database_url=database_url) as server:
+        event.listen(server.service.db.engine.sync_engine, "commit", count)
+        async with program(server) as client:
+            asked = {"input": "Go on", "max_output_tokens": tokens}
+            answer = await client.post("/responses", json=asked)
+
+    assert answer.json()["usage"]["output_tokens"] == tokens
+    assert commits < tokens / 20
+    assert not told.complaints
