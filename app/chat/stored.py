@@ -137,8 +137,12 @@ class StoredLedger:
             row = await session.scalar(_owned(user_id, response_id))
             if row is None:
                 return False
-            await session.delete(row)
-            await session.flush()
+            # A turn that is being accepted holds this lock: afterwards it is seen among the others.
+            conversation = select(Conversation.id).where(Conversation.id == row.conversation_id)
+            await session.execute(conversation.with_for_update())
+            gone = delete(Response).where(Response.id == response_id).returning(Response.id)
+            if await session.scalar(gone) is None:
+                return False
             others = exists().where(Response.conversation_id == row.conversation_id)
             await session.execute(
                 delete(Conversation).where(
