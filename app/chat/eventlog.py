@@ -34,7 +34,7 @@ from app.events import (
     TextDelta,
     TextDone,
 )
-from app.ids import ResponseId, UserId
+from app.ids import ConversationId, ResponseId, UserId
 from engine.api import TokenLogprobs
 
 KEEP_ENDED_S = 600.0
@@ -173,6 +173,7 @@ class EventLog:
 def rebuild(response: ResponseView, text: str, *, has_item: bool, after: int = -1) -> EventLog:
     """The log of an ended response whose deltas are gone: its whole text as one delta.
 
+    One that the engine never took up has neither an item nor a receipt, and was never in progress.
     A cursor beyond the one delta belongs to the log that is gone: what follows it is the tail with
     the whole text (text done, part done, item done, ended), numbered on from the cursor.
     """
@@ -187,7 +188,8 @@ def rebuild(response: ResponseView, text: str, *, has_item: bool, after: int = -
     )
     whole = EventLog(live)
     whole.begin()
-    whole.progress()
+    if has_item or response.receipt is not None:
+        whole.progress()
     if has_item:
         whole.open_item()
         whole.write(text)
@@ -245,6 +247,16 @@ class EventLogs:
     def _outlived(self) -> bool:
         ended_at, _ = self._ended[0]
         return self._ended_bytes > KEEP_BYTES or self._now() - ended_at > KEEP_ENDED_S
+
+    def drop_conversation(self, user_id: UserId, conversation_id: ConversationId) -> None:
+        """Forget all logs of a conversation of this user."""
+        of_it = [
+            response_id
+            for response_id, (owner_id, log) in self._logs.items()
+            if owner_id == user_id and log.response.conversation_id == conversation_id
+        ]
+        for response_id in of_it:
+            self.drop(response_id)
 
     def drop(self, response_id: ResponseId) -> None:
         """Forget a log at once; readers who hold it still read it to its end."""

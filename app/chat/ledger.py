@@ -87,6 +87,12 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
         """The message that it writes."""
         return self.view.message_id if self.asked.generate else None
 
+    @property
+    def has_item(self) -> bool:
+        """Whether its log has an output item, as far as what is kept of an ended response tells."""
+        began = self.view.receipt is not None or bool(self.text)
+        return began and self.reply_id is not None
+
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """What a new turn continues. An empty path is a beginning."""

@@ -127,7 +127,19 @@ class Supervisor:
         `ParentMoved`, `InvalidRequest`, `PromptTooLong` and `Unavailable`.
         """
         self._refuse_when_draining()
-        return await self._owned(self._create(principal.user_id, request))
+        made: asyncio.Future[Acceptance] = asyncio.get_running_loop().create_future()
+        self._group.create_task(_settle(self._create(principal.user_id, request), made))
+        try:
+            return await asyncio.shield(made)
+        except asyncio.CancelledError:
+            if not request.store:
+                self._group.create_task(self._discard(principal, made))
+            raise
+
+    async def _discard(self, principal: Principal, made: asyncio.Future[Acceptance]) -> None:
+        """Nobody learnt of this turn and nobody can ask for it: it is not stored."""
+        with contextlib.suppress(Exception):  # it was refused, which nobody wants to hear
+            await self.delete_response(principal, (await made).response.id)
 
     def _refuse_when_draining(self) -> None:
         if self._draining:
@@ -196,12 +208,16 @@ class Supervisor:
         self, principal: Principal, conversation_id: ConversationId
     ) -> tuple[ResponseView, ...]:
         """The responses that are being written in a conversation now."""
-        return tuple(
-            turn.log.response
+        turns = self._turns_in(principal.user_id, conversation_id)
+        return tuple(turn.log.response for turn in turns)
+
+    def _turns_in(self, user_id: UserId, conversation_id: ConversationId) -> list[Turn]:
+        return [
+            turn
             for turn in self._live.values()
-            if turn.response.user_id == principal.user_id
+            if turn.response.user_id == user_id
             and turn.response.view.conversation_id == conversation_id
-        )
+        ]
 
     def _turn(self, user_id: UserId, response_id: ResponseId) -> Turn | None:
         turn = self._live.get(response_id)
@@ -237,7 +253,7 @@ class Supervisor:
         if log is not None:
             return log
         found = await self.response(principal, response_id)
-        return rebuild(found.view, found.text, has_item=found.reply_id is not None, after=after)
+        return rebuild(found.view, found.text, has_item=found.has_item, after=after)
 
     async def delete_response(self, principal: Principal, response_id: ResponseId) -> None:
         """Stop a response and forget it. Raises `NotFound`."""
@@ -252,13 +268,16 @@ class Supervisor:
         self, principal: Principal, conversation_id: ConversationId
     ) -> None:
         """Delete a conversation, stop what runs in it, forget its KV. Raises `NotFound`."""
-        await self._conversations.delete(principal.user_id, conversation_id)
-        for response in self.live(principal, conversation_id):
-            await self.cancel(principal, response.id)
+        user_id = principal.user_id
+        await self._conversations.delete(user_id, conversation_id)
+        async with asyncio.TaskGroup() as stops:
+            for turn in self._turns_in(user_id, conversation_id):
+                stops.create_task(turn.cancel())
+        self._logs.drop_conversation(user_id, conversation_id)
         subject = Subject(
             kind=SubjectKind.SESSION,
             subject_id=conversation_id,
-            owner_id=OwnerId(principal.user_id),
+            owner_id=OwnerId(user_id),
         )
         with contextlib.suppress(EngineError):  # an engine that is away holds nothing
             await self._engine.lease(subject, Forget())
@@ -271,19 +290,9 @@ class Supervisor:
             raise Unavailable("The server is not up yet.", retry_after_s=RETRY_AFTER_S)
         return self._tasks
 
-    async def _owned(self, work: Coroutine[None, None, T]) -> T:
-        """Do `work` to its end in the supervisor's group, even when the caller goes away."""
-        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._group.create_task(_settle(work, result))
-        return await result
-
 
 async def _settle(work: Coroutine[None, None, T], result: asyncio.Future[T]) -> None:
     try:
-        done = await work
+        result.set_result(await work)
     except Exception as error:  # noqa: BLE001  it is the caller's, wherever the caller is
-        if not result.done():
-            result.set_exception(error)
-    else:
-        if not result.done():
-            result.set_result(done)
+        result.set_exception(error)

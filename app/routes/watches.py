@@ -48,10 +48,6 @@ class Watches:
         for pump in self._pumps.pop(conversation_id, {}).values():
             pump.cancel()
 
-    def close_all(self) -> None:
-        for conversation_id in list(self._pumps):
-            self.close(conversation_id)
-
     async def finished(self) -> None:
         """Returns when every pump has come to its log's end."""
         running = [pump for pumps in self._pumps.values() for pump in pumps.values()]
@@ -59,9 +55,12 @@ class Watches:
             await asyncio.wait(running)
 
     def follow(self, response_id: ResponseId) -> None:
-        """Pump a response from its beginning, if it is of a watched conversation and not pumped."""
+        """Pump a response from its beginning, if it is of a watched conversation and not pumped.
+
+        Where nothing is logged yet its turn may still be refused; a notice tells when it begins.
+        """
         log = self._logs.get(self._user_id, response_id)
-        if log is not None:
+        if log is not None and log.next_number:
             pumps = self._pumps_beside(log)
             if pumps is not None and response_id not in pumps:
                 pumps[response_id] = self._group.create_task(self._pump(log, -1))

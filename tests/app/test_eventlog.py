@@ -19,6 +19,7 @@ from app.events import (
     TextDone,
 )
 from app.ids import MessageId, ResponseId, UserId
+from tests.kit.logs import RECEIPT
 
 ANN, BEN = UserId("user_ann"), UserId("user_ben")
 
@@ -166,7 +167,8 @@ def test_13_a_rebuilt_log_tells_the_whole_text_at_any_cursor(after: int):
 
 
 async def test_a_rebuilt_warm_up_has_no_item():
-    log = rebuild(completed(a_response()), "", has_item=False)
+    warmed = msgspec.structs.replace(completed(a_response()), receipt=RECEIPT)
+    log = rebuild(warmed, "", has_item=False)
 
     events = await read(log)
 

@@ -11,6 +11,7 @@ from app.events import (
     Cursor,
     Event,
     OutwardFrame,
+    ResponseCreated,
     ResponseEnded,
     ResponseStatus,
     ResponseView,
@@ -127,8 +128,8 @@ async def test_18_a_reader_who_falls_behind_gets_one_snapshot_and_then_what_foll
         desk = Desk(group)
         response = view(desk.conversation_id)
         log = desk.logs.open(desk.user_id, response)
-        desk.watches.follow(response.id)
         log.begin()
+        desk.watches.follow(response.id)
         log.open_item()
         for _ in range(10 * LIMIT):
             log.write("word ")
@@ -155,8 +156,8 @@ async def test_18_a_reader_who_is_late_for_everything_gets_the_end_in_a_snapshot
         desk = Desk(group)
         response = view(desk.conversation_id)
         log = desk.logs.open(desk.user_id, response)
-        desk.watches.follow(response.id)
         log.begin()
+        desk.watches.follow(response.id)
         for _ in range(2 * LIMIT):
             log.write("x")
         log.end(response)
@@ -224,3 +225,24 @@ async def test_notices_of_a_conversation_that_is_not_watched_stay_outside():
 
     assert isinstance(await desk.take(), ConversationChanged)
     assert len(desk.outbox) == 0
+
+
+async def test_a_turn_that_is_refused_while_it_is_stored_leaves_no_pump_behind():
+    async with asyncio.TaskGroup() as group:  # it waits for its pumps
+        desk = Desk(group)
+        refused, begun = (
+            desk.logs.open(desk.user_id, view(desk.conversation_id)) for _ in ("refused", "begun")
+        )
+        for log in (refused, begun):
+            desk.watches.follow(log.response.id)
+        desk.logs.drop(refused.response.id)
+        begun.begin()
+        desk.watches.follow(begun.response.id)
+        begun.end(begun.response)
+
+    told = [await desk.take() for _ in range(len(desk.outbox))]
+
+    assert [type(frame.event) for frame in told if isinstance(frame, Event)] == [
+        ResponseCreated,
+        ResponseEnded,
+    ]

@@ -14,13 +14,15 @@ from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved, Unavaila
 from app.events import (
     ConversationChanged,
     MessageAdded,
+    ResponseCreated,
     ResponseEnded,
     ResponseStatus,
     TextDelta,
     TextDone,
 )
 from app.ids import ConversationId, MessageId, ResponseId
-from engine.api import Forget, Role, Seam, SubjectKind
+from app.routes.openai.view import stored_response
+from engine.api import Forget, Refusal, Role, Seam, SubjectKind
 from engine.api import Message as Said
 from engine.errors import EngineLost
 from tests.kit.domain import new_person, open_domain
@@ -181,6 +183,55 @@ async def test_a_turn_with_nothing_to_answer_or_to_warm_is_refused(db: Database)
             assert refused.value.field == "input"
 
         assert await count(db, Message) == stored
+
+
+async def test_15_deleting_a_conversation_stops_every_answer_in_it(db: Database):
+    """Also where one of them has ended by itself meanwhile, which must not look like a fault."""
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        root = await domain.respond(ann, "root")
+        await domain.ended(ann, root)
+        assert root.conversation_id is not None
+        engine.hold(after_beats=2)
+        forks = [await domain.respond(ann, text, root) for text in ("left", "middle", "right")]
+        for fork in forks:
+            await domain.until(ann, fork, TextDelta)
+        cancel = engine.cancel
+
+        async def cancel_when_the_others_have_ended(job_id):
+            engine.release()
+            for fork in forks:
+                if fork.id != job_id:
+                    await domain.ended(ann, fork)
+            return await cancel(job_id)
+
+        engine.cancel = cancel_when_the_others_have_ended  # type: ignore[method-assign]
+        await domain.supervisor.delete_conversation(ann, root.conversation_id)
+
+        assert domain.supervisor.live_turns == 0
+        assert [(subject.subject_id, wish) for subject, wish in engine.leases] == [
+            (root.conversation_id, Forget())
+        ]
+        for response in (root, *forks):
+            with pytest.raises(NotFound):
+                await domain.supervisor.log(ann, response.id)
+
+
+async def test_14_a_response_that_never_began_shows_no_item_now_or_later(db: Database):
+    engine = EchoEngine()
+    engine.refusal = Refusal(code="overloaded", message="The queue is full.")
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        response = await domain.respond(ann, "hello")
+        told = await domain.events(ann, response)
+        found = await domain.supervisor.response(ann, response.id)
+        domain.logs.drop(response.id)
+        told_later = await domain.events(ann, response)
+
+    assert told_later == told
+    assert [type(event) for event in told] == [ResponseCreated, ResponseEnded]
+    assert stored_response(found).output == ()
 
 
 async def test_watchers_hear_of_the_messages_the_response_and_the_title(db: Database):

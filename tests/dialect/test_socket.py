@@ -1,6 +1,8 @@
 """`/v1/responses` as a websocket, by the unmodified SDK against a real server."""
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +11,16 @@ from openai import AsyncOpenAI, OpenAI
 from openai.resources.responses.responses import ResponsesConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from app.chat.ledger import Acceptance, Entry
+from app.chat.memory import MemoryLedger
+from app.people.accounts import Principal
 from app.routes import gate
+from app.routes.connection import OpenSocket
 from app.routes.openai import lanes
 from app.routes.openai import socket as dialect
 from tests.dialect.conftest import a_client
 from tests.kit.echo import EchoEngine, text_of
-from tests.kit.serving import Serving, serving
+from tests.kit.serving import WAIT_S, Serving, serving
 
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 Event = dict[str, Any]
@@ -338,6 +344,25 @@ def test_more_requests_than_may_wait_are_told_to_come_later(
     assert refused["error"]["headers"]["retry-after"] == "1"
 
 
+def test_a_lane_whose_first_request_came_too_early_serves_the_next_one(
+    client: OpenAI, echo: EchoEngine, echo_server: Serving
+):
+    echo_server.call(echo.hold)
+    with client.responses.connect() as socket:
+        ask(socket)
+        until(socket, "response.created")
+        for _ in range(lanes.WAITING_REQUESTS):
+            ask(socket)
+        ask(socket, stream_id="late")
+        refused = until(socket, "error")
+        echo_server.call(echo.release)
+        to_the_end(socket, answers=lanes.WAITING_REQUESTS + 1)
+        served = answer(socket, stream_id="late")
+
+    assert (code(refused), lane_of(refused)) == ("websocket_queue_full", "late")
+    assert (served["type"], lane_of(served)) == ("response.completed", "late")
+
+
 # ---------------------------------------------------------------- what is not stored
 
 
@@ -413,6 +438,44 @@ def test_13_what_is_not_stored_stops_with_its_socket(
     with client.responses.connect() as socket:
         ask(socket, store=False)
         until(socket, "response.output_text.delta")
+
+    echo_server.until(lambda: echo_server.service.supervisor.live_turns == 0)
+
+
+def test_13_what_is_not_stored_stops_though_its_socket_went_while_it_was_accepted(
+    client: OpenAI, echo: EchoEngine, echo_server: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    accept, accepting, go_on = MemoryLedger.accept, threading.Event(), asyncio.Event()
+
+    async def accept_slowly(self: MemoryLedger, entry: Entry) -> Acceptance:
+        accepting.set()
+        await go_on.wait()
+        return await accept(self, entry)
+
+    monkeypatch.setattr(MemoryLedger, "accept", accept_slowly)
+    echo_server.call(echo.hold)
+    with client.responses.connect() as socket:
+        ask(socket, store=False)
+        assert accepting.wait(WAIT_S)
+    echo_server.until(lambda: echo_server.service.gate.open_sockets == 0)
+    echo_server.call(go_on.set)
+
+    echo_server.until(lambda: echo_server.service.supervisor.live_turns == 0)
+
+
+def test_13_what_is_not_stored_stops_though_its_socket_ended_in_a_fault(
+    client: OpenAI, echo: EchoEngine, echo_server: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(_: object) -> Principal:
+        raise OSError("the database is away")
+
+    echo_server.call(echo.hold, 2)
+    with client.responses.connect() as socket:
+        ask(socket, store=False)
+        until(socket, "response.output_text.delta")
+        monkeypatch.setattr(OpenSocket, "may_go_on", fail)
+        ask(socket, store=False)
+        assert closed(socket) == 1011
 
     echo_server.until(lambda: echo_server.service.supervisor.live_turns == 0)
 

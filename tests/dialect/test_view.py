@@ -149,11 +149,14 @@ def test_a_response_outside_its_log_shows_its_text_by_status(status: ResponseSta
     view = msgspec.structs.replace(logs.RUNNING, status=status)
 
     written = stored_response(logs.stored(view, "Hel"))
-    unwritten = stored_response(logs.stored(view, ""))
-    warmed = stored_response(logs.stored(view, "", generate=False))
+    never_begun = stored_response(logs.stored(view, ""))
+    begun = msgspec.structs.replace(view, receipt=logs.RECEIPT)
+    unwritten = stored_response(logs.stored(begun, ""))
+    warmed = stored_response(logs.stored(begun, "", generate=False))
 
     assert written.output[0].content[0].text == "Hel"
-    assert bool(unwritten.output) == status.ended
+    assert never_begun.output == ()
+    assert unwritten.output[0].content[0].text == ""
     assert warmed.output == ()
 
 

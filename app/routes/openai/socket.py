@@ -95,11 +95,13 @@ class Connection:
         self._in_flight = asyncio.Semaphore(IN_FLIGHT)
 
     async def run(self) -> None:
-        await self._client.run(
-            lambda group: [self._read(group), self._grow_old()], self._come_to_rest
-        )
-        for lane in self._lanes:
-            await self._forget(lane)
+        try:
+            await self._client.run(
+                lambda group: [self._read(group), self._grow_old()], self._come_to_rest
+            )
+        finally:
+            for lane in self._lanes:
+                await self._forget(lane)
 
     async def _grow_old(self) -> int:
         await asyncio.sleep(LIFETIME_S)
@@ -128,12 +130,11 @@ class Connection:
                     await self._cancel(document)
                     continue
                 lane, is_new = self._lanes.find(document.get("stream_id"))
+                if is_new:
+                    group.create_task(self._work(lane))
                 self._lanes.queue(lane, document)
             except AppError as error:
                 await self._outbox.put(error_event(error, _named(document)))
-            else:
-                if is_new:
-                    group.create_task(self._work(lane))
         return None
 
     async def _cancel(self, document: Document) -> None:
@@ -186,11 +187,11 @@ class Connection:
 
     async def _move_on(self, lane: Lane, turn: TurnRequest, response_id: ResponseId) -> None:
         """The lane remembers its latest response only."""
-        await self._forget(lane)
-        lane.latest = None if turn.store else response_id
+        await self._forget(lane, None if turn.store else response_id)
 
-    async def _forget(self, lane: Lane) -> None:
-        response_id, lane.latest = lane.latest, None
+    async def _forget(self, lane: Lane, latest: ResponseId | None = None) -> None:
+        """Let go of what the lane remembers; it remembers `latest` before anything is awaited."""
+        response_id, lane.latest = lane.latest, latest
         if response_id is not None:
             await discard(self._rooms.supervisor, self._client.principal, response_id)
 

@@ -136,8 +136,7 @@ def stored_echo(stored: StoredResponse) -> Echo:
 
 def stored_response(stored: StoredResponse) -> schema.ResponseObject:
     """A response outside its log: one that writes shows its text so far, a warm-up shows none."""
-    wrote = stored.reply_id is not None and (stored.text or stored.view.status.ended)
-    output = (output_message(stored.view, stored.text),) if wrote else ()
+    output = (output_message(stored.view, stored.text),) if stored.has_item else ()
     return response_object(stored.view, stored_echo(stored), output)
 
 
