@@ -212,6 +212,8 @@ def engine_config(settings: Settings) -> EngineConfig:
         data_dir=settings.data_dir,
         model=settings.model,
         kv_memory_bytes=settings.kv_memory_bytes,
+        pinned_share=settings.pinned_share,
+        pinned_share_per_user=settings.pinned_share_per_user,
         dtype=settings.dtype,
         threads=settings.threads,
     )

@@ -96,6 +96,27 @@ KvMemory = Annotated[
         ge=2**20,
     ),
 ]
+PinnedShare = Annotated[
+    float,
+    about(
+        "How much of that memory may be kept for conversations that are open or chosen to be kept "
+        "warm, and for personas and documents in use; the rest is free for whatever comes.",
+        fix="use a number from 0 to 1",
+        unit="share",
+        ge=0,
+        le=1,
+    ),
+]
+PinnedSharePerUser = Annotated[
+    float,
+    about(
+        "How much of that memory may be kept so for one user.",
+        fix="use a number from 0 to 1",
+        unit="share",
+        ge=0,
+        le=1,
+    ),
+]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
     about("Number format of weights and cache.", fix="use auto, float32 or bfloat16"),
@@ -159,6 +180,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Never empty once made: derived from the data folder."""
     model: Model = "default"
     kv_memory_bytes: KvMemory | None = None
+    pinned_share: PinnedShare = 0.8
+    pinned_share_per_user: PinnedSharePerUser = 0.5
     dtype: Dtype = "auto"
     threads: Threads | None = None
     engine: EnginePlace = "process"

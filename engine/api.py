@@ -294,6 +294,7 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
 class SubjectKind(enum.StrEnum):
     SESSION = "session"
     PERSONA = "persona"
+    DOCUMENT = "document"
     OWNER = "owner"
 
 
@@ -318,7 +319,12 @@ class RetentionClass(enum.IntEnum):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
-    """Keep the subject's blocks in `retention` until told otherwise, or for `ttl_s` seconds."""
+    """Keep the subject's blocks in `retention` until told otherwise, or for `ttl_s` seconds.
+
+    Each of the subject's turns opens the window of `ttl_s` anew; when it is over the subject is
+    `RECENT` after its last turn, then `IDLE`, and nothing is let go by that. From `KEPT` on blocks
+    are pinned, within a budget.
+    """
 
     retention: RetentionClass
     ttl_s: float | None = None
@@ -332,8 +338,12 @@ Wish = Hold | Forget
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a wish. It stands until it expires, granted or not."""
+
     subject: Subject
+    wished: RetentionClass
     retention: RetentionClass
+    """The class granted: a weaker one than `wished` while what is pinned fills the budget."""
     pinned_blocks: int
     expires_s: float | None
 

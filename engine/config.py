@@ -41,6 +41,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Token slots in a block."""
     context_tokens: int | None = None
     """Longest prompt with its reply. None: as long as the model allows."""
+    pinned_share: float = 0.8
+    """Share of the pool that may be pinned at all: the rest is left to turns and to recent ones."""
+    pinned_share_per_user: float = 0.5
+    """Share of the pool that one owner may pin; where it is more, `pinned_share` holds."""
     step_tokens: int = 512
     """The token budget of one step; prompts beyond it are computed in chunks."""
     max_running: int = 32
@@ -62,6 +66,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if value is not None and value < least:
                 raise _misconfigured(field, value, fix)
+        for field in ("pinned_share", "pinned_share_per_user"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise _misconfigured(field, getattr(self, field), "use a number from 0 to 1")
         _check_choice("dtype", self.dtype, DTYPES)
         _check_choice("device", self.device, DEVICES)
 

@@ -37,8 +37,9 @@ from engine.api import (
 )
 from engine.errors import Corrupt, InvalidJob, Misconfigured, Refused
 from engine.kv.blocks import BlockPool
-from engine.kv.cache import Cache, Holding
+from engine.kv.cache import Cache
 from engine.kv.misses import Fingerprints, Lookup, explain
+from engine.kv.pins import DEFAULT_BUDGET, Budget
 from engine.kv.radix import RadixIndex
 from engine.receipts import Totals, write_receipt
 from engine.scheduler import Capacity, Scheduler
@@ -62,6 +63,8 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary_tokens: int = 1 << 32
     checks: bool = False
     """Check the books after every step, and have every block wiped that falls free."""
+    budget: Budget = DEFAULT_BUDGET
+    """How much of the pool leases may pin."""
 
     def __post_init__(self) -> None:
         if self.step_tokens < self.max_running:
@@ -356,8 +359,9 @@ class Core:
     def _end(self, sequence: Sequence, ending: Ending, now: float) -> None:
         job_id = sequence.job.job_id
         kept = tuple(sequence.output) if ending.kept is None else ending.kept
+        sequence.ending = ending
         if sequence.holding is not None:
-            self._give_back(sequence, sequence.holding, now)
+            sequence.give_back(self._cache, now)
         self._scheduler.remove(sequence)
         del self._sequences[job_id]
         receipt = write_receipt(sequence, self._fingerprints, len(kept), now)
@@ -372,13 +376,6 @@ class Core:
             )
         )
 
-    def _give_back(self, sequence: Sequence, holding: Holding, now: float) -> None:
-        if sequence.forgotten:
-            self._cache.discard(holding)
-        else:
-            self._cache.release(holding, sequence.ids, sequence.written, key=sequence.key, now=now)
-        sequence.holding = None
-
     def _seed(self, job: Job) -> int:
         """The job's own, else one that no other job of this boot shares."""
         if job.sampling.seed is not None:
@@ -391,7 +388,8 @@ class Core:
 def new_cache(config: CoreConfig, meter: Callable[[], float] = float) -> Cache:
     """A radix cache of the config's sizes."""
     pool = BlockPool(config.pool_blocks, wipe_freed=config.checks)
-    return Cache(pool, RadixIndex(pool, config.block_tokens), config.block_tokens, meter)
+    index = RadixIndex(pool, config.block_tokens)
+    return Cache(pool, index, config.block_tokens, meter, budget=config.budget)
 
 
 def _belongs(sequence: Sequence, subject: Subject) -> bool:

@@ -36,6 +36,7 @@ from engine.core import Core, CoreConfig, CoreEvent, Ended, new_cache
 from engine.errors import EngineClosed, EngineError, EngineLost, InvalidJob, Refused
 from engine.flight import prepared, refused
 from engine.kv.cache import Cache
+from engine.kv.pins import Budget
 from engine.model.load import LoadedModel, load
 from engine.model.runner import ModelRunner
 from engine.model.template import Renderer
@@ -322,4 +323,5 @@ def _core_config(card: ModelCard, config: EngineConfig) -> CoreConfig:
         boot_id=card.boot_id,
         vocabulary_tokens=card.vocabulary_tokens,
         checks=config.checks,
+        budget=Budget(share=config.pinned_share, share_per_owner=config.pinned_share_per_user),
     )

@@ -159,20 +159,13 @@ class Scheduler:
         return True
 
     def _preempt(self, step: Step, sequence: Sequence, now: float) -> None:
-        assert sequence.holding is not None
         self.preemptions += 1
         step.budget += step.shares.pop(sequence, 0)
         if sequence in step.admitted:
             step.admitted.remove(sequence)
-        if sequence.forgotten:
-            self._cache.discard(sequence.holding)
-        else:
-            self._cache.release(
-                sequence.holding, sequence.ids, sequence.written, key=sequence.key, now=now
-            )
+        sequence.give_back(self._cache, now)
         self.running.remove(sequence)
         self.waiting.append(sequence)
-        sequence.holding = None
         sequence.written = 0
         sequence.status = Status.WAITING
 

@@ -14,7 +14,7 @@ import msgspec
 
 from engine.api import FinishReason, Job, JobClass, Seam
 from engine.errors import InvalidJob, PromptTooLong
-from engine.kv.cache import Holding, lease_key
+from engine.kv.cache import Cache, Holding, lease_key
 from engine.kv.misses import Miss
 from engine.kv.prefix import Ids, scopes_of
 from engine.step import Draw, Run
@@ -139,6 +139,12 @@ class Sequence:
         self.miss = Miss(reason=None, differs_at=None)
 
     @property
+    def is_orphan(self) -> bool:
+        """What it publishes is a branch that its session hardly goes on from."""
+        cancelled = self.ending is not None and self.ending.reason is FinishReason.CANCELLED
+        return cancelled or self.job.job_class is JobClass.DRAFT
+
+    @property
     def prompt_tokens(self) -> int:
         return len(self.job.token_ids)
 
@@ -173,6 +179,17 @@ class Sequence:
             block_table=self.holding.table,
             draw=self._draw() if draws else None,
         )
+
+    def give_back(self, cache: Cache, now: float) -> None:
+        """It holds no blocks any more; what is written in them is published, or forgotten."""
+        assert self.holding is not None
+        if self.forgotten:
+            cache.discard(self.holding)
+        elif self.is_orphan:
+            cache.orphan(self.holding, self.ids, self.written, key=self.key, now=now)
+        else:
+            cache.release(self.holding, self.ids, self.written, key=self.key, now=now)
+        self.holding = None
 
     def append(self, token_id: int) -> None:
         self.ids.append(token_id)

@@ -1,6 +1,7 @@
 """The pool's books: which block is free, who refers to the others, and that the sums hold.
 
-Knows block numbers and reference counts only: no tokens, no scopes, no tensors. Upholds law 5.
+Knows block numbers and reference counts only, and pins by owner: no tokens, no scopes, no tensors.
+Upholds law 5.
 
 A block is in exactly one state, the first that applies:
 
@@ -14,7 +15,7 @@ A block is in exactly one state, the first that applies:
 import enum
 from collections.abc import Iterable, Sequence
 
-from engine.api import BlockCounts
+from engine.api import BlockCounts, OwnerId
 from engine.errors import Corrupt
 from engine.step import BlockId
 
@@ -118,12 +119,14 @@ class BlockPool:
         "_free",
         "_kept",
         "_name",
+        "_pinned",
         "_pins",
         "_place",
         "_tainted",
         "_users",
         "_wipe_freed",
         "_wipes",
+        "pinned_blocks",
         "total",
     )
 
@@ -138,6 +141,8 @@ class BlockPool:
         self._copies = [0] * total
         self._kept = [0] * total
         self._pins = [0] * total
+        self._pinned: dict[OwnerId, dict[BlockId, int]] = {}
+        self.pinned_blocks = 0
         self._counts = [0, 0, 0, 0, total]
         self._wipe_freed = wipe_freed
         self._tainted: set[BlockId] = set()
@@ -201,11 +206,26 @@ class BlockPool:
     def unkeep(self, block: BlockId) -> None:
         self._change(self._kept, block, -1)
 
-    def pin(self, block: BlockId) -> None:
+    def pin(self, block: BlockId, owner_id: OwnerId) -> None:
+        """The owner pins one more entry that holds part of the block."""
+        self.pinned_blocks += not self._pins[block]
         self._change(self._pins, block, 1)
+        pinned = self._pinned.setdefault(owner_id, {})
+        pinned[block] = pinned.get(block, 0) + 1
 
-    def unpin(self, block: BlockId) -> None:
+    def unpin(self, block: BlockId, owner_id: OwnerId) -> None:
         self._change(self._pins, block, -1)
+        self.pinned_blocks -= not self._pins[block]
+        pinned = self._pinned[owner_id]
+        pinned[block] -= 1
+        if not pinned[block]:
+            del pinned[block]
+        if not pinned:
+            del self._pinned[owner_id]
+
+    def pinned_by(self, owner_id: OwnerId) -> int:
+        """How many different blocks the owner pins, in use or not."""
+        return len(self._pinned.get(owner_id, ()))
 
     def begin_copy(self, source: BlockId) -> None:
         """Protect the source of a copy until the step that carries it out is committed."""
@@ -240,7 +260,8 @@ class BlockPool:
                 raise Corrupt(
                     f"block {block}: kept {self._kept[block]}, expected {kept.get(block, 0)}"
                 )
-            if self._pins[block] > self._kept[block]:
+            pins = [pinned.get(block, 0) for pinned in self._pinned.values()]
+            if max(pins, default=0) > self._kept[block] or sum(pins) != self._pins[block]:
                 raise Corrupt(f"block {block} is pinned by entries that do not keep it")
         if counted != self._counts or sum(counted) != self.total:
             raise Corrupt(f"blocks by state are {counted}, the books say {self._counts}")

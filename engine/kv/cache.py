@@ -42,10 +42,14 @@ from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.eviction import Evictor
 from engine.kv.journal import Journal
-from engine.kv.leases import NO_SESSION, Lease, LeaseKey, Leases
+from engine.kv.leases import NO_SESSION, Leases
+from engine.kv.pins import DEFAULT_BUDGET, Budget, Lease, LeaseKey, blocks_of
 from engine.kv.prefix import Entry, Ids, PrefixIndex, Scopes
 from engine.kv.retention import EvictionQueue, retention_of
 from engine.step import BlockId, Copy
+
+PUBLISHED = (SubjectKind.PERSONA, SubjectKind.DOCUMENT)
+"""Whose text the operator's zone holds: it is forgotten with them and with nobody else."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,6 +100,8 @@ class Cache:
         index: PrefixIndex,
         block_tokens: int,
         meter: Callable[[], float] = float,
+        *,
+        budget: Budget = DEFAULT_BUDGET,
     ) -> None:
         self.meter = meter
         self.spent_s = 0.0
@@ -103,7 +109,7 @@ class Cache:
         self._index = index
         self._block_tokens = block_tokens
         self._queue = EvictionQueue()
-        self._leases = Leases(index, self._queue.offer)
+        self._leases = Leases(index, pool, self._queue.offer, budget)
         self._journal = Journal(pool)
         self._evictor = Evictor(
             pool, index, queue=self._queue, leases=self._leases, journal=self._journal
@@ -181,15 +187,20 @@ class Cache:
 
         Its path is leased to `key` in either case: whatever is published can be forgotten.
         """
-        self.copied(holding)
-        # Another may have gone on from the entry that this path ends in: then it is split there.
-        if written > holding.published or holding.entry.end != holding.published:
-            self._publish(holding, ids, written)
-        if holding.published:
-            self._touch(holding.entry, now)
-            self._leases.end_turn(key, holding.entry, now)
-            self._queue.offer(holding.entry)
-        self._give_back(holding.table)
+        entry = self._close(holding, ids, written, now)
+        if entry is not None:
+            self._leases.end_turn(key, entry, now)
+            self._queue.offer(entry)
+
+    @metered
+    def orphan(
+        self, holding: Holding, ids: Ids, written: int, *, key: LeaseKey, now: float
+    ) -> None:
+        """The same for a path that its subject hardly goes on from: a draft, a cancelled branch."""
+        entry = self._close(holding, ids, written, now)
+        if entry is not None:
+            self._leases.orphan(key, entry, now)
+            self._queue.offer(entry)
 
     @metered
     def discard(self, holding: Holding) -> None:
@@ -208,13 +219,12 @@ class Cache:
             return self._forget(subject, list(running))
         held = self._leases.hold(subject, wish, now)
         self._journal.note("leased", None, sum(lease.cached_tokens for lease in held))
-        expires_s = None if wish.ttl_s is None else now + wish.ttl_s
-        pinned = sum(lease.blocks for lease in held if lease.pins)
         return LeaseState(
             subject=subject,
-            retention=wish.retention,
-            pinned_blocks=pinned,
-            expires_s=expires_s,
+            wished=wish.retention,
+            retention=min((lease.retention for lease in held), default=wish.retention),
+            pinned_blocks=len(blocks_of(lease for lease in held if lease.pins)),
+            expires_s=next((lease.expires_s for lease in held), None),
         )
 
     def expire(self, now: float) -> None:
@@ -266,6 +276,7 @@ class Cache:
         in_use = Counter(block for holding in holdings for block in holding.table)
         kept = self._index.check()
         self._pool.check(in_use, kept)
+        self._leases.check()
         for holding in holdings:
             own = holding.table[holding.published // self._block_tokens :]
             matched = holding.cached // self._block_tokens - holding.published // self._block_tokens
@@ -274,6 +285,17 @@ class Cache:
                     raise Corrupt(f"block {block} can be written while others refer to it")
 
     # ------------------------------------------------------------ inside
+
+    def _close(self, holding: Holding, ids: Ids, written: int, now: float) -> Entry | None:
+        """Publish and give back; returns what the path ends in, if anything of it is published."""
+        self.copied(holding)
+        # Another may have gone on from the entry that this path ends in: then it is split there.
+        if written > holding.published or holding.entry.end != holding.published:
+            self._publish(holding, ids, written)
+        if holding.published:
+            self._touch(holding.entry, now)
+        self._give_back(holding.table)
+        return holding.entry if holding.published else None
 
     def _publish(self, holding: Holding, ids: Ids, end: int) -> None:
         known = holding.entry
@@ -307,8 +329,9 @@ class Cache:
             self._leases.forget(lease)
         for entry in sorted(ends, key=lambda entry: -entry.start):
             self._unpublish(entry, subject, own)
+        orphan = RetentionClass.ORPHAN
         return LeaseState(
-            subject=subject, retention=RetentionClass.ORPHAN, pinned_blocks=0, expires_s=None
+            subject=subject, wished=orphan, retention=orphan, pinned_blocks=0, expires_s=None
         )
 
     def _unpublish(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> None:
@@ -322,9 +345,9 @@ class Cache:
 
     def _forgettable_blocks(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> int:
         """How many blocks at the entry's end only the subject itself refers to."""
-        if entry.parent is None or not entry.is_leaf or entry.held_by:
+        if entry.parent is None or not entry.is_leaf or self._leases.is_claimed(entry):
             return 0
-        if entry.scope == OPERATOR_SCOPE and subject.kind is not SubjectKind.PERSONA:
+        if entry.scope == OPERATOR_SCOPE and subject.kind not in PUBLISHED:
             return 0
         tail = takewhile(lambda block: self._pool.users(block) == own[block], entry.blocks[::-1])
         return sum(1 for _ in tail)
@@ -363,5 +386,5 @@ def _session_view(lease: Lease, now: float) -> SessionView:
         owner_id=owner_id,
         retention=lease.retention,
         cached_tokens=lease.cached_tokens,
-        idle_s=now - lease.used_s,
+        idle_s=max(0.0, now - lease.used_s),
     )

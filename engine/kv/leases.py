@@ -1,23 +1,36 @@
 """Leases: for each subject, where its paths end, in which class they are kept, and until when.
 
-Knows subjects and classes; evicts nothing itself and reads no clock (`now` is an argument). A
-lease is soft: it orders what is let go and holds nothing fast, so it can never stop a turn
-(law 10). What a subject lost is remembered for a while, so that its next receipt can say why.
+Knows subjects and classes; evicts nothing itself and reads no clock (`now` is an argument; where it
+goes back, time stands still). A lease is soft: it orders what is let go and holds nothing fast, so
+it can never stop a turn (law 10). What a wish for a pinning class is granted:
+
+    wished --- fits ---------> that class, pinned
+       |                          |        ^
+       |              others come v        | room comes
+       +------ too much ------> degraded: recent after its last turn, then idle
+
+A wish stands until another comes or until it expires, and every turn opens its window anew. After
+it the subject is in the order of its last turn again; nothing is let go by that. What a subject lost
+is remembered for a while, so that its next receipt can say why.
 """
 
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, count
 
-from engine.api import Hold, MissReason, OwnerId, RetentionClass, Subject, SubjectKind
+from engine.api import (
+    OPERATOR_SCOPE,
+    Hold,
+    MissReason,
+    OwnerId,
+    RetentionClass,
+    Subject,
+    SubjectKind,
+)
+from engine.kv.blocks import BlockPool
+from engine.kv.pins import NEVER, Budget, Lease, LeaseKey, Pins
 from engine.kv.prefix import Entry, Holder, PrefixIndex
-
-LeaseKey = tuple[OwnerId, str]
-"""Owner and subject id; jobs whose `session_id` is the subject's id publish its paths."""
-
-NO_SESSION = ""
-"""The subject id of an owner's jobs that belong to no session: kept as orphans, and still known,
-so that they can be forgotten with their owner."""
 
 RECENT_S = 600.0
 """How long a turn's blocks stay RECENT without any wish: 95 % of the gaps between the turns of a
@@ -25,78 +38,71 @@ conversation are shorter (Mooncake FAST 25 conversation trace)."""
 
 REMEMBERED_LOSSES = 4096
 
+NO_SESSION = ""
+"""The subject id of an owner's jobs that belong to no session: orphans that are forgotten with
+their owner."""
 
-class Lease:
-    """The soft pin of one subject. `wished` says whether its class was asked for."""
-
-    __slots__ = ("entries", "expires_s", "key", "kind", "retention", "turns", "used_s", "wished")
-
-    def __init__(self, key: LeaseKey, kind: SubjectKind, now: float) -> None:
-        self.key = key
-        self.kind = kind
-        self.retention = RetentionClass.IDLE
-        self.expires_s: float | None = None
-        self.wished = False
-        self.used_s = now
-        self.turns = 0
-        self.entries: set[Entry] = set()
-
-    @property
-    def pins(self) -> bool:
-        """Whether its blocks count as pinned: somebody asked for them to stay."""
-        return self.retention >= RetentionClass.KEPT
-
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens of its longest path."""
-        return max((entry.end for entry in self.entries), default=0)
-
-    @property
-    def blocks(self) -> int:
-        """Different blocks that its paths run through."""
-        return len({b for entry in self.entries for above in entry.path() for b in above.blocks})
+NOBODY = OwnerId("")
+"""Whose the operator's text is where no persona and no document is leased."""
 
 
 class Leases:
     """All leases. `refile` is told of every entry whose retention class may have fallen."""
 
-    def __init__(self, index: PrefixIndex, refile: Callable[[Entry], None]) -> None:
+    def __init__(
+        self,
+        index: PrefixIndex,
+        pool: BlockPool,
+        refile: Callable[[Entry], None],
+        budget: Budget,
+    ) -> None:
         self._index = index
         self._refile = refile
+        self._pins = Pins(pool, budget)
+        self._now = NEVER
         self._leases: dict[LeaseKey, Lease] = {}
-        self._expiries: list[tuple[float, LeaseKey]] = []
+        self._orphans: dict[LeaseKey, Lease] = {}
+        self._due: list[tuple[float, int, Lease]] = []
+        self._numbers = count()
         self._losses: OrderedDict[LeaseKey, MissReason] = OrderedDict()
 
     def __iter__(self) -> Iterator[Lease]:
+        """Every subject's, orphans left out."""
         return iter(self._leases.values())
 
     def end_turn(self, key: LeaseKey, entry: Entry, now: float) -> None:
         """A path of the subject now ends in `entry`; earlier ends on the same path are dropped."""
-        lease = self._leases.setdefault(key, Lease(key, SubjectKind.SESSION, now))
-        lease.used_s = now
-        lease.turns += 1
-        for above in entry.path():
-            if above in lease.entries:
-                self._index.unhold(above, lease)
-        self._index.hold(entry, lease)
-        self._losses.pop(key, None)
-        if lease.wished:
+        if key[1] == NO_SESSION:
+            self.orphan(key, entry, now)
             return
-        if key[1] != NO_SESSION:
-            self._put(lease, RetentionClass.RECENT, now + RECENT_S)
-        elif lease.retention is not RetentionClass.ORPHAN:
-            self._put(lease, RetentionClass.ORPHAN, None)
+        self._pass(now)
+        lease = self._leases.setdefault(key, Lease(key, SubjectKind.SESSION, self._now))
+        lease.turns += 1
+        self._use(lease, entry)
+        self._losses.pop(key, None)
+        self._use_zone(entry)
+        self._raise()
+
+    def orphan(self, key: LeaseKey, entry: Entry, now: float) -> None:
+        """A path ends in `entry` that the subject will hardly go on from: what it has of its own."""
+        self._pass(now)
+        lease = Lease(key, SubjectKind.SESSION, self._now, orphan=True)
+        self._use(self._orphans.setdefault(key, lease), entry)
+        self._use_zone(entry)
 
     def hold(self, subject: Subject, wish: Hold, now: float) -> list[Lease]:
-        """Put the subject's leases into the wished class, until it expires."""
-        held = self.of(subject)
+        """Wish the subject into a class, until the wish expires. What is orphan stays orphan."""
+        self._pass(now)
+        held = [lease for lease in self.of(subject) if not lease.orphan]
         if not held and subject.kind is not SubjectKind.OWNER:
             key = (subject.owner_id, subject.subject_id)
-            held = [self._leases.setdefault(key, Lease(key, subject.kind, now))]
+            held = [self._leases.setdefault(key, Lease(key, subject.kind, self._now))]
         for lease in held:
-            lease.wished = True
+            lease.wished, lease.ttl_s = wish.retention, wish.ttl_s
             lease.kind = subject.kind if subject.kind is not SubjectKind.OWNER else lease.kind
-            self._put(lease, wish.retention, None if wish.ttl_s is None else now + wish.ttl_s)
+            self._renew(lease)
+            self._review(lease)
+        self._raise()
         self.settle(held)
         return held
 
@@ -105,33 +111,53 @@ class Leases:
         for entry in list(lease.entries):
             self._index.unhold(entry, lease)
             self._refile(entry)
-        self._leases.pop(lease.key, None)
+        del self._home(lease)[lease.key]
+        lease.wished = None
+        self._pins.file(lease)
+        self._pins.note_room()
+        self._raise()
 
     def of(self, subject: Subject) -> list[Lease]:
-        """The subject's leases: one or none, or all of an owner's."""
+        """The subject's leases, orphans with them; or all of an owner's."""
         if subject.kind is SubjectKind.OWNER:
-            return [lease for lease in self if lease.key[0] == subject.owner_id]
-        lease = self._leases.get((subject.owner_id, subject.subject_id))
-        return [] if lease is None else [lease]
+            every = chain(self._leases.values(), self._orphans.values())
+            return [lease for lease in every if lease.owner_id == subject.owner_id]
+        key = (subject.owner_id, subject.subject_id)
+        return [leases[key] for leases in (self._leases, self._orphans) if key in leases]
 
-    def expire(self, now: float) -> None:
-        """Leases that are due fall back to IDLE; nothing is let go by that."""
-        while self._expiries and self._expiries[0][0] <= now:
-            due_s, key = heapq.heappop(self._expiries)
-            lease = self._leases.get(key)
-            if lease is not None and lease.expires_s == due_s:
-                lease.wished = False
-                self._put(lease, RetentionClass.IDLE, None)
-                self.settle([lease])
+    def is_claimed(self, entry: Entry) -> bool:
+        """Whether a subject's path ends here; the operator's text by itself is nobody's."""
+        return any(isinstance(lease, Lease) and lease.kind is not None for lease in entry.held_by)
+
+    def expire(self, now: float) -> list[Lease]:
+        """Wishes that are due end, and what was recent is idle; nothing is let go by that.
+
+        Returns the subjects' leases that are idle from now on.
+        """
+        self._pass(now)
+        idle: list[Lease] = []
+        while self._due and self._due[0][0] <= self._now:
+            due_s, _, lease = heapq.heappop(self._due)
+            if lease.queued_s != due_s:
+                continue
+            lease.queued_s, before = None, lease.retention
+            self._review(lease)
+            self.settle([lease])
+            if lease.retention is RetentionClass.IDLE < before and lease.kind is not None:
+                idle.append(lease)
+        self._raise()
+        return idle
 
     def note_loss(self, holders: Iterable[Holder]) -> None:
         """Remember why the holders of an entry lose part of it; the oldest losses are forgotten."""
         for lease in holders:
             assert isinstance(lease, Lease)
-            idle = lease.retention <= RetentionClass.IDLE
-            self._losses[lease.key] = (
-                MissReason.EVICTED_IDLE if idle else MissReason.EVICTED_PRESSURE
-            )
+            if lease.kind is None:
+                continue
+            if lease.pins:
+                self._pins.note_room()
+            if lease.key not in self._losses or not lease.orphan:
+                self._losses[lease.key] = _reason(lease)
             self._losses.move_to_end(lease.key)
         while len(self._losses) > REMEMBERED_LOSSES:
             self._losses.popitem(last=False)
@@ -144,17 +170,98 @@ class Leases:
         """Drop leases that hold nothing and are held for nothing."""
         for lease in holders:
             assert isinstance(lease, Lease)
-            if lease.retention <= RetentionClass.IDLE and not lease.entries:
-                self._leases.pop(lease.key, None)
+            if lease.entries:
+                continue
+            self._pins.file(lease)
+            if lease.retention <= RetentionClass.IDLE and not lease.wishes_pins:
+                home = self._home(lease)
+                if home.get(lease.key) is lease:
+                    del home[lease.key]
 
-    def _put(self, lease: Lease, retention: RetentionClass, expires_s: float | None) -> None:
+    def check(self) -> None:
+        """Raises `Corrupt` where more is pinned than may be, or the books are wrong."""
+        self._pins.check()
+
+    # ------------------------------------------------------------ inside
+
+    def _pass(self, now: float) -> None:
+        """Time goes on; a clock that jumps back lets nothing expire, now or when it returns."""
+        self._now = max(self._now, now)
+
+    def _use(self, lease: Lease, entry: Entry) -> None:
+        lease.used_s = self._now
+        lease.recent_until_s = self._now + RECENT_S
+        self._renew(lease)
+        # The longer path first, so that what stays pinned is not unpinned in between.
+        self._index.hold(entry, lease)
+        for above in entry.path():
+            if above is not entry and above in lease.entries:
+                self._index.unhold(above, lease)
+        self._review(lease)
+
+    def _use_zone(self, entry: Entry) -> None:
+        """What the path uses of the operator's text is recent, leased or not."""
+        for above in entry.path():
+            if above.scope == OPERATOR_SCOPE:
+                zones = (h for h in above.held_by if isinstance(h, Lease) and h.kind is None)
+                self._use(next(zones, Lease((NOBODY, NO_SESSION), None, self._now)), above)
+                return
+
+    def _home(self, lease: Lease) -> dict[LeaseKey, Lease]:
+        return self._orphans if lease.orphan else self._leases
+
+    def _renew(self, lease: Lease) -> None:
+        lease.expires_s = None if lease.ttl_s is None else self._now + lease.ttl_s
+
+    def _review(self, lease: Lease) -> None:
+        """Put the lease where its wish, its last turn and the budget want it."""
+        if lease.expires_s is not None and lease.expires_s <= self._now:
+            if not lease.wishes_pins:
+                lease.recent_until_s = NEVER
+            lease.wished = lease.ttl_s = lease.expires_s = None
+        if lease.wishes_pins and (lease.pins or self._pins.can_fit(lease)):
+            assert lease.wished is not None
+            self._put(lease, lease.wished)
+            while (excess := self._pins.excess(lease.owner_id)) is not None:
+                self._put(excess, excess.unpinned(self._now))
+        else:
+            self._put(lease, lease.unpinned(self._now))
+        self._queue(lease)
+
+    def _raise(self) -> None:
+        """Grant what is degraded and fits into room that came."""
+        for lease in self._pins.hopeful():
+            assert lease.wished is not None
+            self._put(lease, lease.wished)
+
+    def _put(self, lease: Lease, retention: RetentionClass) -> None:
+        fell, pinned = retention < lease.retention, lease.pins
         entries = list(lease.entries)
-        for entry in entries:
-            self._index.unhold(entry, lease)
-        lease.retention = retention
-        lease.expires_s = expires_s
-        if expires_s is not None:
-            heapq.heappush(self._expiries, (expires_s, lease.key))
-        for entry in entries:
-            self._index.hold(entry, lease)
-            self._refile(entry)
+        if pinned is (retention >= RetentionClass.KEPT):
+            lease.retention = retention
+        else:
+            for entry in entries:
+                self._index.unhold(entry, lease)
+            lease.retention = retention
+            for entry in entries:
+                self._index.hold(entry, lease)
+        self._pins.file(lease)
+        if pinned and not lease.pins:
+            self._pins.note_room()
+        if fell:
+            for entry in entries:
+                self._refile(entry)
+
+    def _queue(self, lease: Lease) -> None:
+        """Look at the lease again when it is due; sooner is no harm, so a later date waits."""
+        due_s = lease.due_s(self._now)
+        if due_s is not None and (lease.queued_s is None or due_s < lease.queued_s):
+            lease.queued_s = due_s
+            heapq.heappush(self._due, (due_s, next(self._numbers), lease))
+
+
+def _reason(lease: Lease) -> MissReason:
+    if lease.is_degraded:
+        return MissReason.EVICTED_QUOTA
+    idle = lease.retention <= RetentionClass.IDLE
+    return MissReason.EVICTED_IDLE if idle else MissReason.EVICTED_PRESSURE

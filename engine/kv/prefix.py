@@ -14,7 +14,7 @@ from typing import NewType, Protocol, TypeAlias
 
 import msgspec
 
-from engine.api import RetentionClass, Scope, Zone
+from engine.api import OwnerId, RetentionClass, Scope, Zone
 from engine.step import BlockId
 
 Ids: TypeAlias = "array[int]"
@@ -39,6 +39,9 @@ class Holder(Protocol):
     entries: "set[Entry]"
 
     @property
+    def owner_id(self) -> OwnerId: ...
+
+    @property
     def pins(self) -> bool: ...
 
 
@@ -48,7 +51,7 @@ class Entry:
     `blocks[0]` covers position `start` and holds the KV of every earlier token of the path that
     lies in the same block as well, so a path's block table is its entries' blocks, the later entry
     winning where two share a block index. The paths of those in `held_by` end with this entry;
-    `pins` counts the pinning ones here and below. It was last used at `used_s`, as the `used`th use
+    `pins` counts the pinning ones here and below, by owner. It was last used at `used_s`, as the `used`th use
     of any path; `queued` belongs to retention, `name` to an index that names its entries.
     """
 
@@ -77,7 +80,7 @@ class Entry:
         self.parent: Entry | None = None
         self.children: dict[object, list[Entry]] = {}
         self.held_by: set[Holder] = set()
-        self.pins = 0
+        self.pins: dict[OwnerId, int] = {}
         self.used = 0
         self.used_s = 0.0
         self.queued: EvictionKey | None = None

@@ -7,7 +7,7 @@ go, an inner entry outlives everything below it, whatever its own class.
 import heapq
 from collections.abc import Callable
 
-from engine.api import OPERATOR_SCOPE, RetentionClass
+from engine.api import RetentionClass
 from engine.kv.prefix import Entry, EvictionKey
 
 Worth = Callable[[Entry, float], float]
@@ -15,9 +15,7 @@ Worth = Callable[[Entry, float], float]
 
 
 def retention_of(entry: Entry) -> RetentionClass:
-    """The class of an entry by itself: the operator's zone is everybody's, the rest is leased."""
-    if entry.scope == OPERATOR_SCOPE:
-        return RetentionClass.SHARED
+    """The class of an entry by itself: that of the strongest lease whose path ends in it."""
     held = (holder.retention for holder in entry.held_by)
     return max(held, default=RetentionClass.ORPHAN)
 

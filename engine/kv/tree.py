@@ -125,21 +125,25 @@ class EntryTree:
         entry.held_by.add(holder)
         holder.entries.add(entry)
         if holder.pins:
+            owner_id = holder.owner_id
             for above in entry.path():
-                if not above.pins:
+                pins = above.pins.get(owner_id, 0)
+                above.pins[owner_id] = pins + 1
+                if not pins:
                     for block in above.blocks:
-                        self._pool.pin(block)
-                above.pins += 1
+                        self._pool.pin(block, owner_id)
 
     def unhold(self, entry: Entry, holder: Holder) -> None:
         entry.held_by.remove(holder)
         holder.entries.remove(entry)
         if holder.pins:
+            owner_id = holder.owner_id
             for above in entry.path():
-                above.pins -= 1
-                if not above.pins:
+                above.pins[owner_id] -= 1
+                if not above.pins[owner_id]:
+                    del above.pins[owner_id]
                     for block in above.blocks:
-                        self._pool.unpin(block)
+                        self._pool.unpin(block, owner_id)
 
     def entries(self) -> Iterator[Entry]:
         """Every entry, parents before children, the root left out."""
@@ -232,7 +236,7 @@ class EntryTree:
         parent = lower.parent
         assert parent is not None
         upper = Entry(self._new_id(), lower.scope, lower.start, lower.ids[:tokens])
-        upper.used, upper.used_s, upper.pins = lower.used, lower.used_s, lower.pins
+        upper.used, upper.used_s, upper.pins = lower.used, lower.used_s, dict(lower.pins)
         upper.parent = parent
         first = lower.start // self._block_tokens
         cut = lower.start + tokens
@@ -299,12 +303,12 @@ class EntryTree:
 
     def _keep(self, entry: Entry, block: BlockId) -> None:
         self._pool.keep(block)
-        if entry.pins:
-            self._pool.pin(block)
+        for owner_id in entry.pins:
+            self._pool.pin(block, owner_id)
 
     def _unkeep(self, entry: Entry, block: BlockId) -> None:
-        if entry.pins:
-            self._pool.unpin(block)
+        for owner_id in entry.pins:
+            self._pool.unpin(block, owner_id)
         self._pool.unkeep(block)
 
     def _new_id(self) -> EntryId:
@@ -326,7 +330,10 @@ class EntryTree:
         below = list(children(entry))
         if entry.end % self._block_tokens and below and entry.blocks[-1] != below[0].blocks[0]:
             raise Corrupt(f"{where} keeps a tail that its first child does not share")
-        if entry.pins != sum(h.pins for h in entry.held_by) + sum(c.pins for c in below):
+        pins = Counter(holder.owner_id for holder in entry.held_by if holder.pins)
+        for child in below:
+            pins.update(child.pins)
+        if entry.pins != pins:
             raise Corrupt(f"{where} counts {entry.pins} pins")
 
 

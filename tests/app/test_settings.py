@@ -36,6 +36,8 @@ def test_every_setting_is_read_from_its_variable():
             "KEEPWARM_DATABASE_URL": "postgresql://u:p@h/d",
             "KEEPWARM_MODEL": "org/model",
             "KEEPWARM_KV_MEMORY": "1.5GiB",
+            "KEEPWARM_PINNED_SHARE": "0.7",
+            "KEEPWARM_PINNED_SHARE_PER_USER": "0.25",
             "KEEPWARM_DTYPE": "float32",
             "KEEPWARM_THREADS": "4",
             "KEEPWARM_ENGINE": "local",
@@ -55,6 +57,8 @@ def test_every_setting_is_read_from_its_variable():
         database_url="postgresql://u:p@h/d",
         model="org/model",
         kv_memory_bytes=3 * 2**29,
+        pinned_share=0.7,
+        pinned_share_per_user=0.25,
         dtype="float32",
         threads=4,
         engine="local",
@@ -65,12 +69,13 @@ def test_every_setting_is_read_from_its_variable():
 
 
 def test_all_that_is_wrong_is_told_at_once_with_the_value_and_the_fix():
-    found = faults(PORT="99999", DTYPE="int8", THREADS="many")
+    found = faults(PORT="99999", DTYPE="int8", THREADS="many", PINNED_SHARE="1.1")
 
     assert found == {
         "PORT": "KEEPWARM_PORT is '99999': use a number from 1 to 65535",
         "DTYPE": "KEEPWARM_DTYPE is 'int8': use auto, float32 or bfloat16",
         "THREADS": "KEEPWARM_THREADS is 'many': use a positive number",
+        "PINNED_SHARE": "KEEPWARM_PINNED_SHARE is '1.1': use a number from 0 to 1",
     }
 
 

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.api import BlockCounts
+from engine.api import BlockCounts, OwnerId
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool, BlockState, FreeRuns
 from engine.step import BlockId
+
+ANN, BEN = OwnerId("ann"), OwnerId("ben")
 
 
 def taken(pool: BlockPool, count: int, after: BlockId | None = None) -> list[BlockId]:
@@ -80,14 +82,14 @@ def test_a_block_is_in_the_first_state_that_applies():
     states = [pool.state(block)]
 
     pool.keep(block)
-    pool.pin(block)
+    pool.pin(block, ANN)
     pool.begin_copy(block)
     states.append(pool.state(block))
     pool.free([block])
     states.append(pool.state(block))
     pool.end_copy(block)
     states.append(pool.state(block))
-    pool.unpin(block)
+    pool.unpin(block, ANN)
     states.append(pool.state(block))
     pool.unkeep(block)
     states.append(pool.state(block))
@@ -100,6 +102,22 @@ def test_a_block_is_in_the_first_state_that_applies():
         BlockState.CACHED,
         BlockState.FREE,
     ]
+
+
+def test_a_block_is_pinned_once_for_all_and_once_for_each_owner():
+    pool = BlockPool(4)
+    blocks = taken(pool, 2)
+    for owner_id in (ANN, ANN, BEN):
+        pool.pin(blocks[0], owner_id)
+    pool.pin(blocks[1], BEN)
+    assert (pool.pinned_blocks, pool.pinned_by(ANN), pool.pinned_by(BEN)) == (2, 1, 2)
+
+    pool.unpin(blocks[0], ANN)
+    assert pool.pinned_by(ANN) == 1
+    pool.unpin(blocks[0], ANN)
+    pool.unpin(blocks[0], BEN)
+
+    assert (pool.pinned_blocks, pool.pinned_by(ANN), pool.pinned_by(BEN)) == (1, 0, 1)
 
 
 def test_a_shared_block_is_free_only_when_its_last_user_gave_it_back():
@@ -160,7 +178,7 @@ def test_check_notices_books_that_differ(column):
         case "kept":
             kept = {block: 1}
         case "pins":
-            pool.pin(block)
+            pool.pin(block, ANN)
         case "counts":
             pool._counts[BlockState.FREE] += 1
         case "runs":

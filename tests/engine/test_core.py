@@ -386,7 +386,7 @@ def test_a_wish_pins_by_class_and_shows_in_figures_and_events():
 
     desk.core.lease(subject, Hold(retention=RetentionClass.LIVE, ttl_s=10.0), desk.now)
     assert desk.core.stats().blocks.pinned == 3
-    desk.now += 10
+    desk.now += 11
     desk.core.plan(desk.now)
 
     assert desk.core.stats().blocks.pinned == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.api import OPERATOR_SCOPE, CacheSource, RetentionClass, Scope, Zone
+from engine.api import OPERATOR_SCOPE, CacheSource, OwnerId, RetentionClass, Scope, Zone
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.prefix import NO_END, Entry, Publication, Scopes, scopes_of, shared_tokens
@@ -63,6 +63,8 @@ class Bench:
 
 
 class Lease:
+    owner_id = OwnerId("ann")
+
     def __init__(self, retention: RetentionClass = RetentionClass.KEPT) -> None:
         self.retention = retention
         self.entries: set[Entry] = set()
@@ -342,7 +344,7 @@ def test_check_notices_a_damaged_tree(bench, damage):
         case "tail":
             leaf.parent.blocks[-1] = BlockId(200)
         case "pins":
-            leaf.pins += 1
+            leaf.pins[OwnerId("ann")] = 1
         case _:
             raise AssertionError(damage)
 

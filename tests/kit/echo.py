@@ -231,7 +231,11 @@ class EchoEngine:
     async def lease(self, subject: Subject, wish: Wish) -> LeaseState:
         self.leases.append((subject, wish))
         return LeaseState(
-            subject=subject, retention=RetentionClass.IDLE, pinned_blocks=0, expires_s=None
+            subject=subject,
+            wished=RetentionClass.IDLE,
+            retention=RetentionClass.IDLE,
+            pinned_blocks=0,
+            expires_s=None,
         )
 
     async def stats(self) -> Stats:

@@ -189,6 +189,13 @@ class CacheLife(RuleBasedStateMachine):
     def lease_in_flight(self, subject: Subject, wish: Wish):
         self.desk.step(meanwhile=lambda core: core.lease(subject, wish, self.desk.now))
 
+    @rule(retention=st.sampled_from([RetentionClass.KEPT, RetentionClass.LIVE]))
+    def wish_for_everything(self, retention):
+        """Whatever anybody has: more than may be pinned, most of the time."""
+        for owner in (ANN, BEN):
+            subject = Subject(kind=SubjectKind.OWNER, subject_id=owner, owner_id=owner)
+            self.desk.core.lease(subject, Hold(retention=retention), self.desk.now)
+
     @rule(seconds=st.sampled_from([3.0, 1000.0]))
     def expire(self, seconds):
         self.desk.now += seconds

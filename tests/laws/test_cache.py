@@ -378,7 +378,7 @@ def test_10_what_is_pinned_never_keeps_a_turn_from_finishing(make_index):
         desk.run(desk.job([2 + at] * 31, session=f"s{at}", output=0))
         subject = Subject(kind=SubjectKind.SESSION, subject_id=f"s{at}", owner_id=ANN)
         desk.core.lease(subject, Hold(retention=RetentionClass.LIVE), desk.now)
-    assert desk.core.stats().blocks.pinned == 8
+    assert desk.core.stats().blocks.pinned == 4
 
     ended = desk.run(desk.job([9] * 120, owner_id=OwnerId("zoe"), output=8))
 

@@ -1,0 +1,236 @@
+"""One lease, and the budget that all leases which pin share.
+
+Knows leases, classes and block counts; reads no clock, evicts nothing. Upholds law 10: no more is
+pinned than the budget of the pool and of each owner allows. What is wished beyond it is degraded in
+a strict order: the weakest class first, in it the owner who pins most, of whose leases the one that
+was used longest ago. A block that several leases pin counts once, and for an owner at most once.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from engine.api import OwnerId, RetentionClass, SubjectKind
+from engine.errors import Corrupt
+from engine.kv.blocks import BlockPool
+from engine.kv.prefix import Entry
+from engine.step import BlockId
+
+PINNING = [rank for rank in RetentionClass if rank >= RetentionClass.KEPT]
+"""The classes whose blocks count as pinned, weakest first."""
+
+NEVER = -math.inf
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the pool may be pinned: by all together, and by one owner."""
+
+    share: float = 0.8
+    share_per_owner: float = 0.5
+
+
+DEFAULT_BUDGET = Budget()
+
+LeaseKey = tuple[OwnerId, str]
+"""Owner and subject id; jobs whose `session_id` is the subject's id publish its paths."""
+
+
+class Lease:
+    """The soft pin of one subject, or (`kind` None) of a text of the operator's by itself.
+
+    An `orphan` one has what its subject does not go through: drafts, cancelled branches. `wished` is the class that was asked for, until `expires_s`; `retention` is the one granted.
+    `ttl_s` is the wish's window, which every turn opens anew. `queued_s` and `rank` belong to those
+    who look after expiry and budget.
+    """
+
+    __slots__ = (
+        "entries",
+        "expires_s",
+        "key",
+        "kind",
+        "orphan",
+        "queued_s",
+        "rank",
+        "recent_until_s",
+        "retention",
+        "ttl_s",
+        "turns",
+        "used_s",
+        "wished",
+    )
+
+    def __init__(
+        self, key: LeaseKey, kind: SubjectKind | None, now: float, *, orphan: bool = False
+    ) -> None:
+        self.key = key
+        self.kind = kind
+        self.orphan = orphan
+        self.retention = RetentionClass.ORPHAN if orphan else RetentionClass.IDLE
+        self.wished: RetentionClass | None = None
+        self.ttl_s: float | None = None
+        self.expires_s: float | None = None
+        self.recent_until_s = NEVER
+        self.used_s = now
+        self.turns = 0
+        self.entries: set[Entry] = set()
+        self.queued_s: float | None = None
+        self.rank: RetentionClass | None = None
+
+    @property
+    def owner_id(self) -> OwnerId:
+        return self.key[0]
+
+    @property
+    def pins(self) -> bool:
+        """Whether its blocks count as pinned: they were asked to stay, and the budget allows it."""
+        return self.retention >= RetentionClass.KEPT
+
+    @property
+    def wishes_pins(self) -> bool:
+        return self.wished is not None and self.wished >= RetentionClass.KEPT
+
+    @property
+    def is_degraded(self) -> bool:
+        """It would pin if the budget allowed it."""
+        return self.wishes_pins and not self.pins
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of its longest path."""
+        return max((entry.end for entry in self.entries), default=0)
+
+    def due_s(self, now: float) -> float | None:
+        """When its class may fall by itself."""
+        times = [] if self.expires_s is None else [self.expires_s]
+        if self.recent_until_s > now and not self.orphan:
+            times.append(self.recent_until_s)
+        return min(times, default=None)
+
+    def unpinned(self, now: float) -> RetentionClass:
+        """Its class where it pins nothing: the wished one, else by its last turn."""
+        if self.wished is not None and not self.wishes_pins:
+            return self.wished
+        if self.orphan:
+            return RetentionClass.ORPHAN
+        return RetentionClass.RECENT if now < self.recent_until_s else RetentionClass.IDLE
+
+
+class Pins:
+    """Which leases pin and which are degraded. How much is pinned, the pool counts as it goes."""
+
+    def __init__(self, pool: BlockPool, budget: Budget) -> None:
+        self.blocks = int(pool.total * budget.share)
+        self.blocks_per_owner = min(self.blocks, int(pool.total * budget.share_per_owner))
+        self._pool = pool
+        self._pinning: dict[RetentionClass, dict[OwnerId, dict[Lease, None]]] = {
+            rank: {} for rank in PINNING
+        }
+        self._degraded: dict[Lease, None] = {}
+        self._room_came = False
+
+    def file(self, lease: Lease) -> None:
+        """Book where the lease stands now: it pins, it would, or neither."""
+        self._degraded.pop(lease, None)
+        if lease.rank is not None:
+            owners = self._pinning[lease.rank]
+            del owners[lease.owner_id][lease]
+            if not owners[lease.owner_id]:
+                del owners[lease.owner_id]
+        lease.rank = lease.retention if lease.pins and lease.entries else None
+        if lease.rank is not None:
+            self._pinning[lease.rank].setdefault(lease.owner_id, {})[lease] = None
+        elif lease.is_degraded:
+            self._degraded[lease] = None
+
+    def note_room(self) -> None:
+        """Less is pinned than before: what is degraded may fit now."""
+        self._room_came = True
+
+    def excess(self, owner_id: OwnerId) -> Lease | None:
+        """The lease to degrade next, since its owner or all pin too much; None: nobody does."""
+        if self._pool.pinned_by(owner_id) > self.blocks_per_owner:
+            return self._weakest(owner_id)
+        if self._pool.pinned_blocks > self.blocks:
+            return self._weakest()
+        return None
+
+    def hopeful(self) -> Iterator[Lease]:
+        """What is degraded and fits, should room have come: in the order opposite to degrading."""
+        if not (self._room_came and self._degraded):
+            return
+        self._room_came = False
+        for lease in sorted(self._degraded, key=self._strength, reverse=True):
+            own, fresh = self._unpinned_blocks(lease)
+            pinned, pinned_by = self._pool.pinned_blocks, self._pool.pinned_by(lease.owner_id)
+            if pinned + fresh <= self.blocks and pinned_by + own <= self.blocks_per_owner:
+                yield lease
+
+    def can_fit(self, lease: Lease) -> bool:
+        """Whether the budget would hold the lease's blocks if nothing else were pinned."""
+        return len(blocks_of([lease])) <= self.blocks_per_owner
+
+    def check(self) -> None:
+        """Raises `Corrupt` where more is pinned than the budget allows, or not what leases pin."""
+        if self._pool.pinned_blocks > self.blocks:
+            raise Corrupt(f"{self._pool.pinned_blocks} blocks are pinned, {self.blocks} may be")
+        by_owner: dict[OwnerId, list[Lease]] = {}
+        for owners in self._pinning.values():
+            for owner_id, pinning in owners.items():
+                by_owner.setdefault(owner_id, []).extend(pinning)
+        pinned: set[BlockId] = set()
+        for owner_id, leases in by_owner.items():
+            blocks = blocks_of(leases)
+            pinned |= blocks
+            if self._pool.pinned_by(owner_id) != len(blocks):
+                raise Corrupt(f"{owner_id} pins {len(blocks)} blocks, the pool counts others")
+            if len(blocks) > self.blocks_per_owner:
+                raise Corrupt(f"{owner_id} pins {len(blocks)} blocks: too many for one")
+        if len(pinned) != self._pool.pinned_blocks:
+            raise Corrupt(f"{len(pinned)} blocks are pinned, the pool counts others")
+
+    def _weakest(self, owner_id: OwnerId | None = None) -> Lease:
+        for owners in self._pinning.values():
+            if owner_id is None and owners:
+                # Among equals the one who got what he has first.
+                most = max(owners, key=self._pool.pinned_by)
+                return _oldest(owners[most])
+            if owner_id in owners:
+                return _oldest(owners[owner_id])
+        raise Corrupt("more is pinned than all leases pin")
+
+    def _strength(self, lease: Lease) -> tuple[int, int, float]:
+        assert lease.wished is not None
+        return lease.wished, -self._pool.pinned_by(lease.owner_id), lease.used_s
+
+    def _unpinned_blocks(self, lease: Lease) -> tuple[int, int]:
+        """How many blocks more its owner, and how many more all would pin with the lease."""
+        own = fresh = 0
+        seen: set[Entry] = set()
+        for end in lease.entries:
+            for entry in end.path():
+                # Whoever pins an entry pins everything above it.
+                if entry in seen or lease.owner_id in entry.pins:
+                    break
+                seen.add(entry)
+                blocks = _added_blocks(entry)
+                own += blocks
+                fresh += 0 if entry.pins else blocks
+        return own, fresh
+
+
+def blocks_of(leases: Iterable[Lease]) -> set[BlockId]:
+    """Different blocks that the leases' paths run through."""
+    paths = {above for lease in leases for entry in lease.entries for above in entry.path()}
+    return {block for entry in paths for block in entry.blocks}
+
+
+def _oldest(leases: Iterable[Lease]) -> Lease:
+    return min(leases, key=lambda lease: lease.used_s)
+
+
+def _added_blocks(entry: Entry) -> int:
+    """Blocks that the entry does not share with the one above it."""
+    assert entry.parent is not None
+    shares = entry.parent.blocks[-1:] == entry.blocks[:1]
+    return len(entry.blocks) - shares
