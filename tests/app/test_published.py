@@ -61,7 +61,7 @@ class Noted(Tab):
         self.said.append(json.loads(msgspec.json.encode(frame)))
         await super().send(frame)
 
-    async def receive(self) -> OutwardFrame:
+    async def next_frame(self) -> OutwardFrame:
         text = await self.socket.recv()
         self.heard.append(json.loads(text))
         return msgspec.json.decode(text, type=OutwardFrame)

@@ -5,6 +5,7 @@ A `Tab` is one browser socket; what it hears is decoded into the frames of `app.
 
 import contextlib
 import itertools
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
@@ -100,11 +101,15 @@ class Tab:
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
         self._requests = itertools.count(1)
+        self._early: deque[OutwardFrame] = deque()
 
     async def send(self, frame: Inward) -> None:
         await self.socket.send(msgspec.json.encode(frame).decode())
 
     async def receive(self) -> OutwardFrame:
+        return self._early.popleft() if self._early else await self.next_frame()
+
+    async def next_frame(self) -> OutwardFrame:
         frame: OutwardFrame = _decode(await self.socket.recv())
         return frame
 
@@ -128,7 +133,10 @@ class Tab:
         parent_id: MessageId | None = None,
         client_message_id: str | None = None,
     ) -> TurnAccepted:
-        """Send a turn and wait until it is acknowledged."""
+        """Send a turn and wait until it is acknowledged; what was heard before that is kept.
+
+        The first events of its answer may overtake the acknowledgement.
+        """
         await self.send(
             TurnCreate(
                 request_id=self.name(),
@@ -138,7 +146,11 @@ class Tab:
                 text=text,
             )
         )
-        return await self.expect(TurnAccepted)
+        early: list[OutwardFrame] = []
+        while not isinstance(frame := await self.receive(), TurnAccepted):
+            early.append(frame)
+        self._early.extend(early)
+        return frame
 
     async def cancel(self, response_id: ResponseId) -> None:
         await self.send(ResponseCancel(request_id=self.name(), response_id=response_id))
