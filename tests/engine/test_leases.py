@@ -15,6 +15,7 @@ from engine.api import (
     Subject,
     SubjectKind,
 )
+from engine.errors import Corrupt
 from engine.kv import leases as leases_module
 from engine.kv.blocks import BlockPool
 from engine.kv.leases import NO_SESSION, RECENT_S, Leases
@@ -448,6 +449,42 @@ def test_nothing_is_pinned_where_the_budget_is_nothing():
     bench.turn("s", range(8), 0)
 
     assert bench.hold("s", LIVE, 0).retention is RECENT
+
+
+@pytest.mark.parametrize("damage", ["pool", "owner", "one too many", "stranger"])
+def test_check_notices_pins_that_no_lease_has(damage):
+    bench = Bench(blocks=10)
+    bench.turn("s", blocks(1, 4), 0)
+    bench.turn("t", blocks(2, 4), 0)
+    bench.hold("s", LIVE, 0)
+    (other,) = bench.leases.of(session("t"))[0].entries
+
+    match damage:
+        case "pool":
+            bench.leases._pins.blocks = 3
+        case "owner":
+            bench.pool.pin(other.blocks[0], ANN)
+        case "one too many":
+            bench.leases._pins.blocks_per_owner = 3
+        case "stranger":
+            bench.pool.pin(other.blocks[0], BEN)
+        case _:
+            raise AssertionError(damage)
+
+    with pytest.raises(Corrupt):
+        bench.leases.check()
+
+
+def test_pins_that_no_lease_has_are_not_taken_from_the_leases_in_vain():
+    bench = Bench(blocks=10, budget=Budget(share=0.2, share_per_owner=0.2))
+    entry = bench.turn("s", blocks(1, 2), 0)
+    for block in bench.turn("t", blocks(2, 4), 0).blocks:
+        bench.pool.pin(block, BEN)
+
+    with pytest.raises(Corrupt, match="more is pinned"):
+        bench.hold("s", LIVE, 0)
+
+    assert retention_of(entry) is RECENT
 
 
 # ------------------------------------------------------------ what was lost

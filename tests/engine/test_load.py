@@ -306,6 +306,8 @@ def test_the_pool_is_at_most_two_gibibytes_unless_told():
     [
         ({"block_tokens": 0}, "block_tokens is 0"),
         ({"kv_memory_bytes": 1000}, "kv_memory_bytes is 1000: give the pool at least 1 MiB"),
+        ({"pinned_share": 1.5}, "pinned_share is 1.5: use a number from 0 to 1"),
+        ({"pinned_share_per_user": -0.1}, "pinned_share_per_user is -0.1: use a number"),
         ({"context_tokens": 1}, "context_tokens is 1"),
         ({"dtype": "float16"}, "dtype is 'float16': use one of auto, float32, bfloat16"),
         ({"device": "tpu"}, "device is 'tpu'"),
