@@ -2,27 +2,55 @@
 
 Knows sequences and asks the cache for blocks; knows no tensor, no token's meaning, no socket.
 
-Order of a step: all decodes, then per class (interactive, background, draft) prefills that run
-already, then admissions. Inside a class the owner with the fewest running sequences goes first,
-then whoever came first. Hits never change the order (law 11).
+Order of a step: decodes, then what is to prefill, interactive before background. Drafts are for
+idle compute: they have a step to themselves, where nothing else can use it, and else they wait.
 
-Why nothing can deadlock: sequences that run are ordered by (class, turn of admission). One that
-needs a block takes it from what no sequence uses, else from the last in that order, which gives
-all its blocks back and waits again. So the first in the order lacks nothing but what it uses
-itself, and no job is accepted that would not fit into the whole pool; it ends, and the next is
-first. Admission takes from weaker classes only.
+Inside a class, prefill goes chunk by chunk to the owner who is owed most (`fairness.py`): to his
+earliest sequence that runs, else his next one is given a seat. A chunk is a quarter of a step, so
+that a long prompt has no step to itself while another owner wants something, and nothing of the
+budget is left while anybody who has room wants more. Hence, of two owners who have something that
+runs and wants more, neither gets ahead of the other by more than two chunks and what is decoded in
+a step, if they began as equals, and by two steps more, whatever each was owed. A seat goes first to
+owners who have none in the class, among these to whoever was preempted; with its seat a sequence
+gets its first token.
+
+Law 11: what decides is arrival and what was computed for each owner's own jobs. A prompt's cached
+tokens are found before it is charged, in the owner's own scope or in the operator's zone; so a
+charge tells of others at most that the operator's text was warm, which is no secret and is said in
+the receipt. Of a prompt that waits, what is cached decides one thing only: whether it waits for
+another of the very same scopes that is writing what comes next.
+
+Why nothing can deadlock: what runs is ordered by strength: by class, then each owner's first
+sequence before all others, then by turn of admission. Who needs a block takes it from what no
+sequence uses, else from the weakest, which gives all its blocks back and waits again; who is to be
+seated takes from whoever would be weaker, and while it lacks room nobody of its class or below is
+seated. So the oldest of the strongest class, which is its owner's first, lacks nothing but what it
+uses itself, and no job is accepted that would not fit into the whole pool; it ends, and the next
+is strongest. An owner with one sequence takes from one with several, never the other way round.
 """
 
-from collections import Counter
+from collections import Counter, deque
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
+from engine.api import JobClass, OwnerId
 from engine.errors import Overloaded
+from engine.fairness import Deficits
 from engine.kv.cache import Cache
-from engine.kv.prefix import Scopes
 from engine.sequence import RANKS, Sequence, Status
+from engine.waiting import Waiting
 
 RETRY_AFTER_S = 1.0
+
+CHUNKS = 4
+"""Into how many chunks a step is cut: fewer and longer ones are cheaper to compute."""
+
+GROUPS = (
+    (RANKS[JobClass.INTERACTIVE], RANKS[JobClass.BACKGROUND]),
+    (RANKS[JobClass.DRAFT],),
+)
+"""Classes that may share a step; a group is looked at where the one before it leaves it idle."""
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,23 +72,56 @@ class Step:
         self.shares: dict[Sequence, int] = {}
         self.admitted: list[Sequence] = []
 
-    def give(self, sequence: Sequence) -> None:
-        """As many of the sequence's pending ids as the budget allows."""
-        count = min(self.budget, sequence.pending)
+    def give(self, sequence: Sequence, most: int) -> int:
+        """Up to `most` more of the sequence's pending ids, as the budget allows; how many."""
+        given = self.shares.get(sequence, 0)
+        count = min(self.budget, most, sequence.pending - given)
         if count:
-            self.shares[sequence] = count
+            self.shares[sequence] = given + count
             self.budget -= count
+        return count
+
+
+class Round:
+    """One class's part of a step.
+
+    `turns` is a heap of owners, who is owed most on top. `prefills` are those of an owner's
+    sequences that run and want more. `line` is a heap of the owners who wait and have no seat, who
+    is to have the next one on top. `opens`: somebody may still be seated.
+    """
+
+    __slots__ = ("line", "opens", "prefills", "rank", "turns")
+
+    def __init__(self, rank: int, *, opens: bool) -> None:
+        self.rank = rank
+        self.opens = opens
+        self.prefills: dict[OwnerId, deque[Sequence]] = {}
+        self.turns: list[tuple[tuple[float, int], OwnerId]] = []
+        self.line: list[tuple[bool, tuple[float, int], OwnerId]] = []
+
+    def prefill(self, step: Step, owner_id: OwnerId) -> Sequence | None:
+        """The owner's first sequence that runs and is not yet given all that it wants."""
+        queue = self.prefills.get(owner_id)
+        while queue:
+            sequence = queue[0]
+            if sequence.status is Status.RUNNING and _wants(step, sequence):
+                return sequence
+            queue.popleft()
+        return None
 
 
 class Scheduler:
-    """Holds every sequence that waits (in order of arrival) or runs (in order of strength)."""
+    """Holds every sequence that waits or runs (`running`: by class, then turn of admission)."""
 
     def __init__(self, cache: Cache, capacity: Capacity) -> None:
-        self.waiting: list[Sequence] = []
+        self.waiting = Waiting()
         self.running: list[Sequence] = []
         self.preemptions = 0
         self._cache = cache
         self._capacity = capacity
+        self._chunk = max(1, capacity.step_tokens // CHUNKS)
+        self._deficits = tuple(Deficits(capacity.step_tokens) for _ in RANKS)
+        self._seats: tuple[Counter[OwnerId], ...] = tuple(Counter() for _ in RANKS)
         self._arrivals = 0
         self._turns = 0
 
@@ -73,68 +134,129 @@ class Scheduler:
             )
         self._arrivals += 1
         sequence.arrival = self._arrivals
-        self.waiting.append(sequence)
+        rank, owner_id = sequence.rank, sequence.owner_id
+        prefills = (s.pending > 1 for s in self.running if (s.rank, s.owner_id) == (rank, owner_id))
+        idle = owner_id not in self.waiting.of(rank) and not any(prefills)
+        self._deficits[rank].join(owner_id, idle=idle)
+        self.waiting.add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence ended; its blocks are the caller's to give back."""
-        (self.running if sequence.status is Status.RUNNING else self.waiting).remove(sequence)
+        if sequence.status is Status.RUNNING:
+            self._unseat(sequence)
+        else:
+            self.waiting.remove(sequence)
+        self._deficits[sequence.rank].leave(sequence.owner_id)
         sequence.status = Status.ENDED
 
     def schedule(self, now: float) -> Step:
         """Decide one step; blocks for it are held when this returns."""
         step = Step(self._capacity.step_tokens)
-        preemptions = self.preemptions
-        self._decode(step, now)
-        crowded = self.preemptions > preemptions
-        for rank in RANKS.values():
-            self._prefill(step, rank)
+        for group in GROUPS:
+            preemptions = self.preemptions
+            self._decode(step, group, now)
             # Who was just preempted must not take back what it gave.
-            if crowded or not self._admit(step, rank, now):
-                crowded = True
+            crowded = self.preemptions > preemptions
+            for rank in group:
+                crowded = self._serve(step, rank, now, crowded=crowded)
+            if step.shares or crowded:
+                break
         return step
 
-    def _decode(self, step: Step, now: float) -> None:
-        for sequence in [s for s in self.running if s.pending == 1]:
+    # ------------------------------------------------------------ who computes how much
+
+    def _decode(self, step: Step, group: tuple[int, ...], now: float) -> None:
+        for sequence in [s for s in self.running if s.pending == 1 and s.rank in group]:
             # Stronger ones before it may have preempted it meanwhile.
             if sequence.status is Status.RUNNING and self._grow(step, sequence, now):
-                step.give(sequence)
+                self._give(step, sequence, 1)
 
     def _grow(self, step: Step, sequence: Sequence, now: float) -> bool:
         assert sequence.holding is not None
         while not self._cache.extend(sequence.holding, len(sequence.ids)):
-            weakest = self.running[-1]
+            weakest = self._weakest()
             self._preempt(step, weakest, now)
             if weakest is sequence:
                 return False
         return True
 
-    def _prefill(self, step: Step, rank: int) -> None:
-        for sequence in self.running:
-            if sequence.rank == rank and sequence not in step.shares:
-                step.give(sequence)
+    def _give(self, step: Step, sequence: Sequence, most: int) -> None:
+        self._deficits[sequence.rank].charge(sequence.owner_id, step.give(sequence, most))
 
-    def _admit(self, step: Step, rank: int, now: float) -> bool:
-        """Start what waits in a class; False when somebody there found no room."""
-        while any(s.rank == rank for s in self.waiting):
-            if step.budget == 0 or not self._has_seat(rank):
-                return False
-            sequence = self._next_waiting(rank)
-            if sequence is None:
-                return True
-            if not self._seat(step, sequence, now):
-                return False
-            step.give(sequence)
+    def _serve(self, step: Step, rank: int, now: float, *, crowded: bool) -> bool:
+        """Share what is left of the budget inside a class; whether somebody there lacks room."""
+        deficits, waiting = self._deficits[rank], self.waiting.of(rank)
+        if not deficits:
+            return crowded
+        round_ = self._round(step, rank, opens=not crowded and self._has_seat(rank))
+        while step.budget and round_.turns:
+            owner_id = heappop(round_.turns)[-1]
+            sequence = round_.prefill(step, owner_id)
+            if sequence is not None:
+                self._give(step, sequence, self._chunk)
+            elif not self._admit(step, round_, owner_id, now):
+                continue
+            deficits.had_turn(owner_id)
+            heappush(round_.turns, (deficits.place(owner_id), owner_id))
+        if step.budget and not waiting:
+            deficits.forgive()
+        else:
+            deficits.settle(sum(n for s, n in step.shares.items() if s.rank == rank))
+        return crowded or (bool(waiting) and not round_.opens)
+
+    def _round(self, step: Step, rank: int, *, opens: bool) -> Round:
+        round_, place = Round(rank, opens=opens), self._deficits[rank].place
+        for sequence in self.running:
+            # Whatever has a share already decodes, and wants no more.
+            if sequence.rank == rank and sequence not in step.shares:
+                round_.prefills.setdefault(sequence.owner_id, deque()).append(sequence)
+        if opens:
+            waiting, seats = self.waiting.of(rank), self._seats[rank]
+            round_.turns = [(place(o), o) for o in round_.prefills.keys() | waiting.keys()]
+            round_.line = [
+                (not q[0].turn, place(o), o) for o, q in waiting.items() if o not in seats
+            ]
+        else:
+            round_.turns = [(place(o), o) for o in round_.prefills]
+        heapify(round_.turns)
+        heapify(round_.line)
+        return round_
+
+    # ------------------------------------------------------------ who gets a seat
+
+    def _admit(self, step: Step, round_: Round, owner_id: OwnerId, now: float) -> bool:
+        """Seat the owner's next, or first whoever has the better claim to a seat."""
+        sequence = self._ready(round_.rank, owner_id) if round_.opens else None
+        if sequence is None:
+            return False
+        while round_.line and round_.line[0][-1] != owner_id:
+            other = self._ready(round_.rank, round_.line[0][-1])
+            if other is not None:
+                sequence = other
+                break
+            heappop(round_.line)
+        if not self._seat(step, sequence, now):
+            round_.opens = False
+            return False
+        if round_.line:
+            heappop(round_.line)
+        round_.prefills.setdefault(sequence.owner_id, deque()).append(sequence)
+        # Its own turn decides how much more: this much, so that no match is held without its copy.
+        self._give(step, sequence, 1)
         return True
 
-    def _next_waiting(self, rank: int) -> Sequence | None:
-        waiting = [s for s in self.waiting if s.rank == rank]
-        running = Counter(s.job.owner_id for s in self.running)
-        waiting.sort(key=lambda s: (not s.turn, running[s.job.owner_id], s.arrival))
-        return next((s for s in waiting if not self._waits_for_prefix(s)), None)
+    def _ready(self, rank: int, owner_id: OwnerId) -> Sequence | None:
+        """The owner's next that need not wait for a prefix."""
+        queue = self.waiting.of(rank).get(owner_id, ())
+        return next((s for s in queue if not self._waits_for_prefix(s)), None)
 
     def _has_seat(self, rank: int) -> bool:
-        """Whether one more may run, if need be in the place of a weaker one."""
-        return len(self.running) < self._capacity.max_running or self.running[-1].rank > rank
+        """Whether one more of those who wait may run, if need be in the place of a weaker one."""
+        if len(self.running) < self._capacity.max_running or self.running[-1].rank > rank:
+            return True
+        seats = self._seats[rank]
+        several = self.running[-1].rank == rank and len(seats) < seats.total()
+        return several and not self.waiting.of(rank).keys() <= seats.keys()
 
     def _seat(self, step: Step, sequence: Sequence, now: float) -> bool:
         holding = None
@@ -144,36 +266,67 @@ class Scheduler:
                     sequence.ids, sequence.scopes, known_end=sequence.known_end, now=now
                 )
             if holding is None:
-                if not self.running or self.running[-1].rank <= sequence.rank:
+                weakest = self._weakest() if self.running else None
+                if weakest is None or not self._is_weaker(weakest, sequence):
                     return False
-                self._preempt(step, self.running[-1], now)
+                self._preempt(step, weakest, now)
+        self.waiting.remove(sequence)
         self._turns += 1
         sequence.turn = self._turns
         sequence.holding = holding
         sequence.written = holding.cached
         sequence.status = Status.RUNNING
-        self.waiting.remove(sequence)
         self.running.append(sequence)
         self.running.sort(key=lambda s: (s.rank, s.turn))
+        self._seats[sequence.rank][sequence.owner_id] += 1
         step.admitted.append(sequence)
         return True
 
+    # ------------------------------------------------------------ who gives way
+
+    def _weakest(self) -> Sequence:
+        """Of the lowest class the newest whose owner has another there, else the newest."""
+        newest = self.running[-1]
+        seats = self._seats[newest.rank]
+        if len(seats) == seats.total():
+            return newest
+        return next(s for s in reversed(self.running) if seats[s.owner_id] > 1)
+
+    def _is_weaker(self, runs: Sequence, waits: Sequence) -> bool:
+        """Whether one that runs is weaker than one that waits would be."""
+        seats = self._seats[waits.rank]
+        first = waits.owner_id not in seats
+        return runs.rank > waits.rank or (
+            runs.rank == waits.rank and first and seats[runs.owner_id] > 1
+        )
+
     def _preempt(self, step: Step, sequence: Sequence, now: float) -> None:
         self.preemptions += 1
-        step.budget += step.shares.pop(sequence, 0)
+        share = step.shares.pop(sequence, 0)
+        step.budget += share
+        self._deficits[sequence.rank].charge(sequence.owner_id, -share)
         if sequence in step.admitted:
             step.admitted.remove(sequence)
         sequence.give_back(self._cache, now)
-        self.running.remove(sequence)
-        self.waiting.append(sequence)
+        self._unseat(sequence)
+        self.waiting.add(sequence)
         sequence.written = 0
         sequence.status = Status.WAITING
+
+    def _unseat(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        seats = self._seats[sequence.rank]
+        seats[sequence.owner_id] -= 1
+        if not seats[sequence.owner_id]:
+            del seats[sequence.owner_id]
+
+    # ------------------------------------------------------------ who waits for a prefix
 
     def _waits_for_prefix(self, sequence: Sequence) -> bool:
         """Whether the block it would compute first is being prefilled by another right now."""
         if sequence.held_until is not None:
             other, end = sequence.held_until
-            if _will_write(other, end):
+            if other.will_write(end):
                 return True
             sequence.held_until = None
         prefilling = [s for s in self.running if s.pending > 1 and s.rank <= sequence.rank]
@@ -182,33 +335,12 @@ class Scheduler:
         known = self._cache.matched_tokens(sequence.ids, sequence.scopes, sequence.known_end)
         end = (known // self._capacity.block_tokens + 1) * self._capacity.block_tokens
         for other in prefilling:
-            if _will_write(other, end) and _same_path(sequence, other, end):
+            if other.will_write(end) and sequence.has_path_of(other, end):
                 sequence.held_until = (other, end)
                 return True
         return False
 
 
-def _will_write(other: Sequence, end: int) -> bool:
-    """Whether a prefill in progress is going to publish a block that ends at `end`."""
-    return (
-        other.status is Status.RUNNING
-        and not other.forgotten
-        and other.written < end <= other.written + other.pending
-    )
-
-
-def _same_path(one: Sequence, other: Sequence, end: int) -> bool:
-    return (
-        end <= len(one.ids)
-        and one.ids[:end] == other.ids[:end]
-        and _scopes_to(one.scopes, end) == _scopes_to(other.scopes, end)
-    )
-
-
-def _scopes_to(scopes: Scopes, end: int) -> list[tuple[str, int]]:
-    starts = [0, *(scope_end for _, scope_end in scopes[:-1])]
-    return [
-        (scope, min(scope_end, end))
-        for start, (scope, scope_end) in zip(starts, scopes, strict=True)
-        if start < end
-    ]
+def _wants(step: Step, sequence: Sequence) -> bool:
+    """Whether more of the sequence is pending than the step computes so far."""
+    return sequence.pending > step.shares.get(sequence, 0)

@@ -12,11 +12,11 @@ from array import array
 
 import msgspec
 
-from engine.api import FinishReason, Job, JobClass, Seam
+from engine.api import FinishReason, Job, JobClass, OwnerId, Seam
 from engine.errors import InvalidJob, PromptTooLong
 from engine.kv.cache import Cache, Holding, lease_key
 from engine.kv.misses import Miss
-from engine.kv.prefix import Ids, scopes_of
+from engine.kv.prefix import Ids, Scopes, scopes_of
 from engine.step import Draw, Run
 
 RANKS = {JobClass.INTERACTIVE: 0, JobClass.BACKGROUND: 1, JobClass.DRAFT: 2}
@@ -139,6 +139,10 @@ class Sequence:
         self.miss = Miss(reason=None, differs_at=None)
 
     @property
+    def owner_id(self) -> OwnerId:
+        return self.job.owner_id
+
+    @property
     def is_orphan(self) -> bool:
         """What it publishes is a branch that its session hardly goes on from."""
         cancelled = self.ending is not None and self.ending.reason is FinishReason.CANCELLED
@@ -204,6 +208,22 @@ class Sequence:
             return Ending(reason=FinishReason.LENGTH)
         return None
 
+    def will_write(self, end: int) -> bool:
+        """Whether it prefills, and is going to publish a block that ends at `end`."""
+        return (
+            self.status is Status.RUNNING
+            and not self.forgotten
+            and self.written < end <= self.written + self.pending
+        )
+
+    def has_path_of(self, other: "Sequence", end: int) -> bool:
+        """Whether both have the same ids in the same scopes up to `end`."""
+        return (
+            end <= len(self.ids)
+            and self.ids[:end] == other.ids[:end]
+            and _scopes_to(self.scopes, end) == _scopes_to(other.scopes, end)
+        )
+
     def _draw(self) -> Draw:
         return Draw(
             sampling=self.job.sampling,
@@ -249,3 +269,12 @@ def validate(job: Job, bounds: Bounds) -> None:
             needed_tokens=needed,
             limit_tokens=bounds.limit_tokens,
         )
+
+
+def _scopes_to(scopes: Scopes, end: int) -> Scopes:
+    starts = [0, *(scope_end for _, scope_end in scopes[:-1])]
+    return tuple(
+        (scope, min(scope_end, end))
+        for start, (scope, scope_end) in zip(starts, scopes, strict=True)
+        if start < end
+    )

@@ -1,4 +1,4 @@
-"""Who runs in a step: budget, order, fairness, admission, preemption, waiting for a prefix."""
+"""Who runs in a step: budget, order, classes, admission, preemption, waiting for a prefix."""
 
 import pytest
 
@@ -42,8 +42,11 @@ def test_classes_are_prefilled_in_their_order():
     background = desk.submit(desk.job(prompt(2, 20), job_class=JobClass.BACKGROUND))
     interactive = desk.submit(desk.job(prompt(3, 20)))
 
+    assert shares(desk) == {interactive.job_id: 20, background.job_id: 12}
     assert list(shares(desk)) == [interactive.job_id, background.job_id]
-    assert draft.job_id in shares(desk)
+    assert draft.job_id not in desk.started
+    desk.drain()
+    assert list(desk.ended)[-1] == draft.job_id
 
 
 def test_a_stronger_job_overtakes_a_prefill_that_has_begun():

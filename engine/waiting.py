@@ -1,0 +1,43 @@
+"""What waits for a seat: a queue for each class and owner.
+
+Knows sequences and their order; decides nothing. Of one owner comes first what was preempted, then
+whatever came first.
+"""
+
+from collections import deque
+
+from engine.api import OwnerId
+from engine.sequence import RANKS, Sequence
+
+
+class Waiting:
+    """Every sequence that waits; its length is how many do."""
+
+    __slots__ = ("_length", "_queues")
+
+    def __init__(self) -> None:
+        self._queues: tuple[dict[OwnerId, deque[Sequence]], ...] = tuple({} for _ in RANKS)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def of(self, rank: int) -> dict[OwnerId, deque[Sequence]]:
+        """Each owner's queue; none is empty."""
+        return self._queues[rank]
+
+    def add(self, sequence: Sequence) -> None:
+        """Behind whoever has the same owner, but before these where it ran already."""
+        queue = self._queues[sequence.rank].setdefault(sequence.owner_id, deque())
+        before = len(queue)
+        if sequence.turn:
+            before = sum(1 for other in queue if 0 < other.turn < sequence.turn)
+        queue.insert(before, sequence)
+        self._length += 1
+
+    def remove(self, sequence: Sequence) -> None:
+        queues = self._queues[sequence.rank]
+        queues[sequence.owner_id].remove(sequence)
+        if not queues[sequence.owner_id]:
+            del queues[sequence.owner_id]
+        self._length -= 1
