@@ -5,7 +5,7 @@ elsewhere (`supervisor`); a conversation that the dialect made is not listed her
 """
 
 import base64
-import binascii
+import re
 from datetime import UTC, datetime
 
 import msgspec
@@ -21,6 +21,8 @@ from app.events import ConversationChanged, ConversationDeleted, ConversationVie
 from app.ids import ConversationId, PersonaId, UserId, new_conversation_id
 from engine.api import Role
 
+_PLACE = re.compile(r"(?P<moment>[0-9T:.-]+\+00:00) (?P<last_id>conv_[0-9a-z]+)")
+"""Of a cursor; any other text could be a time or an id that a database refuses."""
 LONGEST_TITLE = 200
 LONGEST_PAGE = 100
 
@@ -151,8 +153,11 @@ def _cursor(row: Conversation) -> str:
 
 
 def _place(cursor: str) -> tuple[datetime, str]:
+    refused = InvalidRequest("This cursor is not ours.", field="cursor")
     try:
-        moment, last_id = base64.urlsafe_b64decode(cursor.encode()).decode().split(" ")
-        return datetime.fromisoformat(moment), last_id
-    except (binascii.Error, ValueError) as error:
-        raise InvalidRequest("This cursor is not ours.", field="cursor") from error
+        place = _PLACE.fullmatch(base64.urlsafe_b64decode(cursor.encode()).decode())
+        if place is None:
+            raise refused
+        return datetime.fromisoformat(place["moment"]), place["last_id"]
+    except ValueError as error:
+        raise refused from error

@@ -1,5 +1,7 @@
 """Conversations as their owner sees them, and as nobody else does (law 19)."""
 
+import base64
+
 import pytest
 from sqlalchemy import update
 
@@ -95,7 +97,19 @@ async def test_pages_list_each_conversation_once_the_last_changed_first(db: Data
     assert listed == sorted(listed, key=lambda one: (one.updated_at, one.id), reverse=True)
 
 
-@pytest.mark.parametrize("cursor", ["", "%%%", "bm90IG91cnM=", "MjAyNiB4"])
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "%%%",
+        "bm90IG91cnM=",
+        "MjAyNiB4",
+        base64.b64encode(b"2026-01-01T00:00:00 conv_1").decode(),
+        base64.b64encode(b"0001-01-01T00:00:00+14:00 conv_1").decode(),
+        base64.b64encode(b"2026-01-01T00:00:00+00:00 conv_\0").decode(),
+    ],
+    ids=["empty", "no base64", "words", "a number", "no zone", "before all time", "a NUL"],
+)
 async def test_a_foreign_cursor_is_refused(db: Database, cursor: str):
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)

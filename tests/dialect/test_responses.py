@@ -360,6 +360,7 @@ def test_a_bad_request_is_refused_by_name(
         ("/responses/" + "x" * 2000, 404, "response_id"),
         ("/responses/{id}?starting_after=3", 400, "starting_after"),
         ("/responses/{id}?stream=true&starting_after=soon", 400, "starting_after"),
+        ("/responses/{id}?stream=true&starting_after=" + "9" * 30, 400, "starting_after"),
         ("/responses/{id}/input_items?limit=0", 400, "limit"),
         ("/responses/{id}/input_items?order=up", 400, "order"),
         ("/responses/{id}/input_items?after=msg_unknown", 404, "after"),

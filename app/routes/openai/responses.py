@@ -39,6 +39,8 @@ from app.routes.openai.view import (
 from engine.api import Engine
 
 ResponsePath = "/v1/responses/{response_id:str}"
+LAST_NUMBER = 2**53 - 1
+"""The largest integer that JSON carries safely; no log comes near it."""
 
 
 @post("/v1/responses", status_code=200)
@@ -66,7 +68,7 @@ async def show_response(
     response_id: FromPath[str],
     *,
     stream: FromQuery[bool] = False,
-    starting_after: FromQuery[int | None] = None,
+    starting_after: Annotated[int | None, QueryParameter(le=LAST_NUMBER)] = None,
 ) -> Response[Any]:
     """With `stream=true` the events after `starting_after`, or all of them."""
     found = await supervisor.response(request.user, _id(response_id))
