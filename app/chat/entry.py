@@ -58,8 +58,6 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """False: a warm-up. The messages are stored and their KV is computed; nothing is answered."""
     store: bool = True
     origin: Origin = Origin.CHAT
-    model: str | None = None
-    """How the caller called the model; None: by its own name."""
     metadata: dict[str, str] = {}
 
 
@@ -106,7 +104,7 @@ def _response(draft: Draft, inputs: tuple[Node, ...], reply: Node | None) -> Sto
             message_id=end.id,
             parent_id=end.id if reply is None else reply.parent_id,
             status=ResponseStatus.IN_PROGRESS,
-            model=request.model or draft.card.name,
+            model=draft.card.name,
             created_at=seconds(end.created_at),
         ),
         user_id=draft.user_id,

@@ -56,11 +56,6 @@ class Supervisor:
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
-    def epoch(self) -> str:
-        """Of the logs; a cursor with another one does not fit them."""
-        return self._logs.epoch
-
-    @property
     def live_turns(self) -> int:
         return len(self._live)
 
@@ -128,18 +123,26 @@ class Supervisor:
         """
         self._refuse_when_draining()
         made: asyncio.Future[Acceptance] = asyncio.get_running_loop().create_future()
-        self._group.create_task(_settle(self._create(principal.user_id, request), made))
+        settling = _settle(self._create(principal.user_id, request), made)
+        making = self._group.create_task(settling)
         try:
-            return await asyncio.shield(made)
+            return await made
         except asyncio.CancelledError:
             if not request.store:
-                self._group.create_task(self._discard(principal, made))
+                self._group.create_task(self._discard(principal.user_id, making))
             raise
 
-    async def _discard(self, principal: Principal, made: asyncio.Future[Acceptance]) -> None:
+    async def _discard(self, user_id: UserId, making: asyncio.Task[Acceptance | None]) -> None:
         """Nobody learnt of this turn and nobody can ask for it: it is not stored."""
-        with contextlib.suppress(Exception):  # it was refused, which nobody wants to hear
-            await self.delete_response(principal, (await made).response.id)
+        acceptance = await making
+        if acceptance is None:
+            return
+        response_id = acceptance.response.id
+        turn = self._turn(user_id, response_id)
+        if turn is not None:
+            await turn.cancel()
+        await self._memory.delete_response(user_id, response_id)
+        self._logs.drop(response_id)
 
     def _refuse_when_draining(self) -> None:
         if self._draining:
@@ -291,8 +294,14 @@ class Supervisor:
         return self._tasks
 
 
-async def _settle(work: Coroutine[None, None, T], result: asyncio.Future[T]) -> None:
+async def _settle(work: Coroutine[None, None, T], result: asyncio.Future[T]) -> T | None:
+    """What came of `work`, also for a caller who went away; None where it raised."""
     try:
-        result.set_result(await work)
+        done = await work
     except Exception as error:  # noqa: BLE001  it is the caller's, wherever the caller is
-        result.set_exception(error)
+        if not result.done():
+            result.set_exception(error)
+        return None
+    if not result.done():
+        result.set_result(done)
+    return done

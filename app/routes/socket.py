@@ -51,6 +51,8 @@ from app.routes.watches import Watches
 
 LONGEST_FRAME = 256 * 1024 + 1_000_000
 """In characters: everything around a text, and the longest text of a turn."""
+MOST_CURSORS = 64
+"""In one subscription. A page names what it saw begin and not end: its answers in flight."""
 HELLO_S = 10.0
 
 
@@ -180,11 +182,20 @@ class Connection:
                 assert_never(frame)
 
     async def _subscribe(self, frame: Subscribe) -> None:
+        if len(frame.cursors) > MOST_CURSORS:
+            raise InvalidRequest(f"Name at most {MOST_CURSORS} responses.", field="cursors")
         conversation_id = frame.conversation_id
-        conversation = await self._rooms.conversations.get(
-            self._page.principal.user_id, conversation_id
-        )
-        logs = [await self._named(conversation_id, cursor) for cursor in frame.cursors]
+        # Watched before it is looked at, so that nothing falls between the two.
+        is_new = self._watches.open(conversation_id)
+        try:
+            conversation = await self._rooms.conversations.get(
+                self._page.principal.user_id, conversation_id
+            )
+            logs = [await self._named(conversation_id, cursor) for cursor in frame.cursors]
+        except Exception:
+            if is_new:
+                self._watches.close(conversation_id)
+            raise
         await self._outbox.put(
             Subscribed(
                 request_id=frame.request_id,
@@ -192,7 +203,6 @@ class Connection:
                 leaf_id=conversation.leaf_id,
             )
         )
-        self._watches.open(conversation_id)
         for log, cursor in zip(logs, frame.cursors, strict=True):
             await self._watches.resume(log, cursor)
         for response in self._rooms.supervisor.live(self._page.principal, conversation_id):

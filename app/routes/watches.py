@@ -40,9 +40,11 @@ class Watches:
         self._user_id = user_id
         self._pumps: dict[ConversationId, dict[ResponseId, asyncio.Task[None]]] = {}
 
-    def open(self, conversation_id: ConversationId) -> None:
-        """Watch a conversation: what begins in it from now on."""
+    def open(self, conversation_id: ConversationId) -> bool:
+        """Watch a conversation: what begins in it from now on. False where it was open already."""
+        is_new = conversation_id not in self._pumps
         self._pumps.setdefault(conversation_id, {})
+        return is_new
 
     def close(self, conversation_id: ConversationId) -> None:
         for pump in self._pumps.pop(conversation_id, {}).values():

@@ -2,16 +2,21 @@
 
 import asyncio
 import contextlib
+import threading
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from app.chat.conversations import Conversations
 from app.events import (
     PROTOCOL,
     ConversationChanged,
     ConversationDeleted,
+    ConversationView,
+    Cursor,
     ErrorFrame,
     Event,
     Hello,
@@ -26,9 +31,11 @@ from app.events import (
     Unsubscribe,
     Unsubscribed,
 )
-from app.ids import ConversationId
+from app.ids import ConversationId, ResponseId, UserId
 from app.routes.socket import LONGEST_FRAME
+from tests.kit.peers import open_engine, somebody_at
 from tests.kit.server import Server
+from tests.kit.serving import WAIT_S, Serving, serving
 from tests.kit.tab import Person, Tab, accounts, person
 
 HELLO = msgspec.json.encode(Hello(protocol=PROTOCOL)).decode()
@@ -344,3 +351,68 @@ async def test_sockets_hold_no_database_connection(server: Server):
 async def read_with_a_tab_open(somebody: Person) -> int:
     async with somebody.tab():
         return (await somebody.client.get("/api/conversations")).status_code
+
+
+# ---------------------------------------------------------------- while it is looked at
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A server in this process, in whose middle a test can stop."""
+    with serving(tmp_path_factory.mktemp("house"), open_engine) as server:
+        yield server
+
+
+async def test_what_begins_while_a_conversation_is_looked_at_is_not_missed(
+    house: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    get, looked, go_on = Conversations.get, threading.Event(), asyncio.Event()
+
+    async def get_slowly(
+        self: Conversations, user_id: UserId, conversation_id: ConversationId
+    ) -> ConversationView:
+        found = await get(self, user_id, conversation_id)
+        looked.set()
+        await go_on.wait()
+        return found
+
+    async with somebody_at(house) as somebody, somebody.tab() as tab, somebody.tab() as other:
+        conversation_id = await somebody.conversation()
+        monkeypatch.setattr(Conversations, "get", get_slowly)
+        await tab.send(Subscribe(request_id="r", conversation_id=conversation_id))
+        assert await asyncio.to_thread(looked.wait, WAIT_S)
+        accepted = await other.say(conversation_id, "Meanwhile")
+        house.call(go_on.set)
+        async with asyncio.timeout(WAIT_S):
+            added = await tab.expect(MessageAdded)
+            story = await tab.story(accepted.response.id)
+
+    assert added.message == accepted.message
+    assert story.numbers == list(range(len(story.numbers)))
+
+
+async def test_a_conversation_that_is_not_ones_own_is_not_watched_either(house: Serving):
+    async with somebody_at(house) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+        unknown = Cursor(response_id=ResponseId("resp_none"), after=0, epoch=tab.epoch)
+        many = Subscribe(request_id="r1", conversation_id=conversation_id, cursors=(unknown,) * 65)
+        errors = [
+            await refused(tab, msgspec.json.encode(frame).decode())
+            for frame in (
+                many,
+                msgspec.structs.replace(many, cursors=(unknown,)),
+                Subscribe(request_id="r2", conversation_id=ConversationId("conv_none")),
+            )
+        ]
+        async with somebody.tab() as other:
+            await other.subscribe(conversation_id)
+            unheard = await other.say(conversation_id, "Unheard")
+            await other.event(unheard.response.id, ResponseEnded)
+            await tab.subscribe(conversation_id)
+            heard = await other.say(conversation_id, "Heard", unheard.response.message_id)
+            added = await tab.expect(MessageAdded)
+
+    fields = ["cursors", "response_id", "conversation_id"]
+    assert [error.error.field for error in errors] == fields
+    assert [error.error.code for error in errors] == ["invalid_request", "not_found", "not_found"]
+    assert added.message == heard.message

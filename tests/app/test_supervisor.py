@@ -298,7 +298,7 @@ async def test_17_what_a_killed_server_left_is_closed_with_its_last_checkpoint(d
         swept = await restarted.supervisor.response(ann, accepted.response.id)
         reply = (await restarted.nodes(accepted.response.message_id))[-1]
         after = await restarted.say(ann, conversation.id, "and then")
-        assert restarted.supervisor.epoch != domain.supervisor.epoch
+        assert restarted.logs.epoch != domain.logs.epoch
 
     assert swept.view.status is ResponseStatus.INCOMPLETE
     assert swept.view.incomplete_reason == "interrupted"
