@@ -109,7 +109,7 @@ class Cache:
         self._index = index
         self._block_tokens = block_tokens
         self._queue = EvictionQueue()
-        self._leases = Leases(index, pool, self._queue.offer, budget)
+        self._leases = Leases(index, pool, block_tokens, refile=self._queue.offer, budget=budget)
         self._journal = Journal(pool)
         self._evictor = Evictor(
             pool, index, queue=self._queue, leases=self._leases, journal=self._journal

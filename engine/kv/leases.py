@@ -53,12 +53,14 @@ class Leases:
         self,
         index: PrefixIndex,
         pool: BlockPool,
+        block_tokens: int,
+        *,
         refile: Callable[[Entry], None],
         budget: Budget,
     ) -> None:
         self._index = index
         self._refile = refile
-        self._pins = Pins(pool, budget)
+        self._pins = Pins(pool, block_tokens, budget)
         self._now = NEVER
         self._leases: dict[LeaseKey, Lease] = {}
         self._orphans: dict[LeaseKey, Lease] = {}
@@ -136,6 +138,8 @@ class Leases:
         """
         self._pass(now)
         idle: list[Lease] = []
+        if not self._due or self._due[0][0] > self._now:
+            return idle
         while self._due and self._due[0][0] <= self._now:
             due_s, _, lease = heapq.heappop(self._due)
             if lease.queued_s != due_s:

@@ -22,6 +22,10 @@ PINNING = [rank for rank in RetentionClass if rank >= RetentionClass.KEPT]
 
 NEVER = -math.inf
 
+TRIALS = 4
+"""How many degraded leases are tried at a time, so that a turn's part in it stays small. The next
+turn goes on with the others."""
+
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the pool may be pinned: by all together, and by one owner."""
@@ -119,14 +123,16 @@ class Lease:
 class Pins:
     """Which leases pin and which are degraded. How much is pinned, the pool counts as it goes."""
 
-    def __init__(self, pool: BlockPool, budget: Budget) -> None:
+    def __init__(self, pool: BlockPool, block_tokens: int, budget: Budget) -> None:
         self.blocks = int(pool.total * budget.share)
         self.blocks_per_owner = min(self.blocks, int(pool.total * budget.share_per_owner))
         self._pool = pool
+        self._block_tokens = block_tokens
         self._pinning: dict[RetentionClass, dict[OwnerId, dict[Lease, None]]] = {
             rank: {} for rank in PINNING
         }
         self._degraded: dict[Lease, None] = {}
+        self._hopeful: list[Lease] = []
         self._room_came = False
 
     def file(self, lease: Lease) -> None:
@@ -157,18 +163,17 @@ class Pins:
 
     def hopeful(self) -> Iterator[Lease]:
         """What is degraded and fits, should room have come: in the order opposite to degrading."""
-        if not (self._room_came and self._degraded):
-            return
-        self._room_came = False
-        for lease in sorted(self._degraded, key=self._strength, reverse=True):
-            own, fresh = self._unpinned_blocks(lease)
-            pinned, pinned_by = self._pool.pinned_blocks, self._pool.pinned_by(lease.owner_id)
-            if pinned + fresh <= self.blocks and pinned_by + own <= self.blocks_per_owner:
+        if self._room_came and not self._hopeful:
+            self._hopeful = sorted(self._degraded, key=self._strength)
+            self._room_came = False
+        for _ in range(min(TRIALS, len(self._hopeful))):
+            lease = self._hopeful.pop()
+            if lease.is_degraded and self._fits(lease):
                 yield lease
 
     def can_fit(self, lease: Lease) -> bool:
-        """Whether the budget would hold the lease's blocks if nothing else were pinned."""
-        return len(blocks_of([lease])) <= self.blocks_per_owner
+        """Whether the budget could hold the lease's longest path if nothing else were pinned."""
+        return lease.cached_tokens <= self.blocks_per_owner * self._block_tokens
 
     def check(self) -> None:
         """Raises `Corrupt` where more is pinned than the budget allows, or not what leases pin."""
@@ -203,20 +208,24 @@ class Pins:
         assert lease.wished is not None
         return lease.wished, -self._pool.pinned_by(lease.owner_id), lease.used_s
 
-    def _unpinned_blocks(self, lease: Lease) -> tuple[int, int]:
-        """How many blocks more its owner, and how many more all would pin with the lease."""
-        own = fresh = 0
+    def _fits(self, lease: Lease) -> bool:
+        """Whether what the lease would pin beyond what is pinned fits into the budget."""
+        owner_id = lease.owner_id
+        own = self.blocks_per_owner - self._pool.pinned_by(owner_id)
+        room = self.blocks - self._pool.pinned_blocks
         seen: set[Entry] = set()
         for end in lease.entries:
             for entry in end.path():
                 # Whoever pins an entry pins everything above it.
-                if entry in seen or lease.owner_id in entry.pins:
+                if owner_id in entry.pins or entry in seen:
                     break
                 seen.add(entry)
                 blocks = _added_blocks(entry)
-                own += blocks
-                fresh += 0 if entry.pins else blocks
-        return own, fresh
+                own -= blocks
+                room -= 0 if entry.pins else blocks
+                if own < 0 or room < 0:
+                    return False
+        return True
 
 
 def blocks_of(leases: Iterable[Lease]) -> set[BlockId]:
@@ -230,7 +239,7 @@ def _oldest(leases: Iterable[Lease]) -> Lease:
 
 
 def _added_blocks(entry: Entry) -> int:
-    """Blocks that the entry does not share with the one above it."""
-    assert entry.parent is not None
-    shares = entry.parent.blocks[-1:] == entry.blocks[:1]
-    return len(entry.blocks) - shares
+    """How many blocks the entry has that the one above it has not."""
+    above, blocks = entry.parent, entry.blocks
+    assert above is not None
+    return len(blocks) - (bool(above.blocks) and above.blocks[-1] == blocks[0])

@@ -36,7 +36,7 @@ class Bench:
         self.pool = BlockPool(blocks)
         self.index = RadixIndex(self.pool, 4)
         self.queue = EvictionQueue()
-        self.leases = Leases(self.index, self.pool, self.queue.offer, budget)
+        self.leases = Leases(self.index, self.pool, 4, refile=self.queue.offer, budget=budget)
 
     def path(self, ids: Sequence[int], *, scope: str = "ann", used: int = 0) -> Entry:
         table = self.pool.allocate(-(-len(ids) // 4)) or []
@@ -411,7 +411,7 @@ def test_a_wish_is_granted_when_room_comes(how):
             bench.leases.note_loss(holders)
             bench.index.trim(entry, 2)
             bench.leases.settle(holders)
-            bench.leases.expire(4.0)
+            bench.turn("another", [77], 4)
         case _:
             raise AssertionError(how)
     bench.leases.check()
