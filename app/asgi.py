@@ -37,7 +37,7 @@ from app.routes.openai import completions, responses
 from app.routes.openai import socket as dialect
 from app.routes.static import page_router
 from app.settings import SETTINGS, Settings
-from engine.api import Engine, ModelCard
+from engine.api import Engine, ModelCard, Stability, TemplateFaultKind, TemplateFinding
 from engine.config import EngineConfig
 from engine.connect import open_engine
 
@@ -48,6 +48,22 @@ LARGEST_MESSAGE = 16 * 2**20
 """Bytes of one websocket message; both sockets have lower limits of their own."""
 LARGEST_FORM = 64 * 2**10
 """Bytes that a stranger may send to sign in or to set up: four fields, however they are escaped."""
+
+_STABILITY_MEANS = {
+    Stability.STABLE: "turns stay warm, and history reads as the template writes it",
+    Stability.APPENDABLE: "turns stay warm: a conversation goes on from its stored ids, so its "
+    "history stays as it was generated, whatever the template would write now",
+    Stability.UNSTABLE: "each turn renders the whole history anew, and what comes after the first "
+    "change in it is computed again",
+}
+_FAULT_MEANS = {
+    TemplateFaultKind.CLOCK: "what is stored keeps its date, what is new gets today's",
+    TemplateFaultKind.REASONING: "here a reply keeps its reasoning, and later turns see it",
+    TemplateFaultKind.THOUGHT: "here a reply keeps what it was opened with",
+    TemplateFaultKind.BOS: "the model reads it so; nothing is added and nothing taken away",
+    TemplateFaultKind.BORDER: "here each turn's new messages become ids by themselves",
+}
+"""What a fault comes to where turns stay warm all the same."""
 
 
 class Service:
@@ -324,8 +340,18 @@ def _tell_of_the_model(card: ModelCard, say: Callable[[str], None]) -> None:
     say(f"model: {card.name}, {card.dtype} on {card.device}, attention by {card.attention}")
     say(f"context: {card.context_tokens:,} tokens")
     say(f"cache: {pool_tokens:,} tokens in {pool_bytes / 2**20:,.0f} MiB")
-    stable = "prefix-stable" if card.template.stable else "not prefix-stable"
-    say(f"chat template: {stable}; {card.template.detail}")
+    _tell_of_the_template(card.template, say)
+
+
+def _tell_of_the_template(finding: TemplateFinding, say: Callable[[str], None]) -> None:
+    say(f"chat template: {finding.stability}: {_STABILITY_MEANS[finding.stability]}")
+    keeps = finding.stability is not Stability.UNSTABLE
+    for fault in finding.faults:
+        means = _FAULT_MEANS.get(fault.kind) if keeps else None
+        say(f"  {fault.words}" + (f": {means}" if means else ""))
+        if fault.tokens is not None:
+            one, other = (repr(token) if token else "the end" for token in fault.tokens)
+            say(f"    first differing token: number {fault.position}, {one} against {other}")
 
 
 def _free_bytes() -> int:

@@ -53,8 +53,8 @@ class RenderRequest(msgspec.Struct, frozen=True, kw_only=True):
     """New messages to turn into ids, continuing ids that end in `seam`.
 
     With `opens_reply` the rendering ends where the assistant's first token comes. Where the model's
-    template is not prefix-stable (`ModelCard.template.stable` is false) callers send the whole
-    history with `Seam.START`.
+    template is unstable (`ModelCard.template.stability`) callers send the whole history with
+    `Seam.START`; where it is appendable, new messages alone as where it is stable.
     """
 
     messages: tuple[Message, ...]
@@ -351,11 +351,46 @@ class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- what the engine tells of itself
 
 
-class TemplateFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What the check of the chat template found at load (law 3)."""
+class Stability(enum.StrEnum):
+    """How far new messages rendered alone (STABLE) are the end of the whole rendering.
 
-    stable: bool
-    detail: str
+    APPENDABLE: only the date or what stands before a reply's own words would be another later, so a
+    conversation goes on from its own ids. UNSTABLE: each turn renders the whole history.
+    """
+
+    STABLE = "stable"
+    APPENDABLE = "appendable"
+    UNSTABLE = "unstable"
+
+
+class TemplateFaultKind(enum.StrEnum):
+    CLOCK = "clock"
+    REASONING = "reasoning"
+    THOUGHT = "thought"
+    BOS = "bos"
+    BORDER = "border"
+    HISTORY = "history"
+    REFUSED = "refused"
+
+
+class TemplateFault(msgspec.Struct, frozen=True, kw_only=True):
+    """Why two renderings are not the same ids, where they first differ, and what each has there."""
+
+    kind: TemplateFaultKind
+    words: str
+    position: int | None = None
+    tokens: tuple[str, str] | None = None
+
+
+class TemplateFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """What the check of the chat template found at load (law 3): of each kind the first fault."""
+
+    stability: Stability
+    faults: tuple[TemplateFault, ...] = ()
+
+    @property
+    def reads_clock(self) -> bool:
+        return any(fault.kind is TemplateFaultKind.CLOCK for fault in self.faults)
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ Only the new messages become ids here, so a turn costs the same after ten turns 
 Without a new message there is glue alone: it closes the path's last reply, and opens the next one.
 The whole list is rendered from its start in three cases: a beginning without a head of its own (the
 template's opening depends on what follows), a path whose fingerprints are not the engine's, and a
-template that is not prefix-stable. Nothing here is stored and no owner is checked.
+template that rewrites what was said. Nothing here is stored and no owner is checked.
 """
 
 import hashlib
@@ -33,6 +33,7 @@ from engine.api import (
     Role,
     Scope,
     Seam,
+    Stability,
     Zone,
 )
 
@@ -104,7 +105,7 @@ class Prompts:
         branch = wanted.branch
         foreign = not _all_rendered_by(branch.path, card)
         beginning = not branch.said and not wanted.head.messages
-        if foreign or beginning or not card.template.stable:
+        if foreign or beginning or card.template.stability is Stability.UNSTABLE:
             return await self._whole(card, wanted)
         return await self._continued(card, wanted)
 
@@ -142,7 +143,8 @@ class Prompts:
         if kept is not None and kept.key == text.key:
             return kept
         key = (text.key, card.template_fingerprint)
-        if key not in self._heads:
+        # What was rendered before may tell of another day.
+        if card.template.reads_clock or key not in self._heads:
             self._heads[key] = await self._render_head(wanted)
             if len(self._heads) > CACHED_HEADS:
                 self._heads.popitem(last=False)

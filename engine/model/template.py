@@ -2,8 +2,9 @@
 
 A template is a function of the whole list of messages, yet old turns are never rendered again: new
 messages are rendered behind a short dummy history that ends as the real one does, and what the
-dummy contributes is cut off. That this equals the whole rendering is checked at load, on histories
-of every shape, and the finding is public; where it does not hold only whole histories are rendered.
+dummy contributes is cut off. How far that equals the whole rendering is checked at load
+(`engine/model/doctor.py`), and the finding is public; where what users said would be rewritten,
+only whole histories are rendered.
 
 Owns the jinja template and the guard against special tokens in callers' text. It refuses to know
 where ids are stored and never makes up a message: what the template refuses is refused.
@@ -17,23 +18,29 @@ where ids are stored and never makes up a message: what the template refuses is 
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 from jinja2 import TemplateError
 
-from engine.api import Message, Rendered, RenderRequest, Role, Seam, TemplateFinding
+from engine.api import (
+    Message,
+    Rendered,
+    RenderRequest,
+    Role,
+    Seam,
+    Stability,
+    TemplateFinding,
+)
 from engine.errors import InvalidJob
+from engine.model.doctor import check_template, shared_length
 from engine.model.load import Tokenizer
 from engine.model.text import Vocabulary
 
 _SYSTEM = Message(role=Role.SYSTEM, text="Speak like a sailor.")
 _USER = Message(role=Role.USER, text="What is 2 and 2?")
 _REPLY = Message(role=Role.ASSISTANT, text="It is four.")
-_REASONED = Message(role=Role.ASSISTANT, text="<think>\nTwo, twice.\n</think>\n\nIt is 4.")
 _NEXT = Message(role=Role.USER, text="And 3 and 3?")
-# Shadows the clock that Transformers gives to templates.
-_ANOTHER_DAY = "{% macro strftime_now(format) %}31 Dec 1999{% endmacro %}"
 _PRIVATE_USE = range(0xE000, 0xF900)
 
 
@@ -43,170 +50,74 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
+        self.bos_token_id = tokenizer.bos_token_id
+        self.template = tokenizer.chat_template or ""
         self.vocabulary = Vocabulary(tokenizer)
         names = sorted(self.vocabulary.specials.values(), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, names)) or r"(?!)")
-        self._system_problem = self._find_system_problem()
-        self.finding = TemplateFinding(stable=True, detail="being checked")
+        self.system_problem = self._find_system_problem()
+        self.finding = TemplateFinding(stability=Stability.STABLE)
         self._openings = {role: self._opening(role) for role in (Role.SYSTEM, Role.USER)}
-        self.finding = self.check_template()
+        self.finding = check_template(self)
 
     def render(self, request: RenderRequest) -> Rendered:
         """Ids of the new messages, continuing ids that end in the request's seam.
 
         Raises `InvalidJob` where the template refuses the messages or their roles, and where it is
-        not prefix-stable and less than the whole history was sent.
+        unstable and less than the whole history was sent.
         """
         self._refuse(request)
         guard = _Guard(self._special, request.messages)
-        before, base = self._before(request)
-        new = guard.guarded
-        whole = self._text([*before, *new], opens_reply=request.opens_reply)
-        if not whole.startswith(base):
+        guarded = msgspec.structs.replace(request, messages=tuple(guard.guarded))
+        whole, cut = self._continued_in_one_moment(guarded)
+        ids, starts = self._encode_from(guard.pieces, whole, cut)
+        first = bisect_left(starts, cut)
+        if request.seam is Seam.STOPPED:
+            first = self._behind_end_of_turn(ids, first)
+        borders = [bisect_left(starts, end) - first for end in self._ends(guarded, whole)]
+        return Rendered(
+            token_ids=tuple(ids[first:]),
+            ends=tuple(max(border, 0) for border in borders),
+            opening_end=bisect_left(starts, self._opening_length(guarded, whole)),
+        )
+
+    def continued(self, request: RenderRequest, *, day: str = "") -> tuple[str, int]:
+        """The new messages' text behind a dummy history, and where in it the new part begins.
+
+        `day` goes before the template (see `text`).
+        """
+        before = self._before(request)
+        whole = self.text([*before, *request.messages], opens_reply=request.opens_reply, day=day)
+        if not before:
+            return whole, 0
+        # A reply may be rendered in one way as the last message and in another as an earlier one.
+        last, follower = before[-1], _NEXT if len(before) > 1 else _REPLY
+        for dummy in (before, [*before, follower]):
+            known = self._up_to(last, self.text(dummy, day=day))
+            if whole.startswith(known):
+                break
+        else:
             raise InvalidJob(
                 "the chat template rewrites earlier turns when it sees these messages",
                 field="messages",
             )
-        ids, starts = self._encode(guard.pieces(whole))
-        first = bisect_left(starts, len(base))
-        if request.seam is Seam.STOPPED:
-            first = self._behind_end_of_turn(ids, first)
-        borders = [bisect_left(starts, end) - first for end in self._ends(before, new, whole)]
-        opening = self._openings.get(new[0].role, "") if not before and new else ""
-        opening_end = bisect_left(starts, len(opening)) if whole.startswith(opening) else 0
-        return Rendered(
-            token_ids=tuple(ids[first:]),
-            ends=tuple(max(border, 0) for border in borders),
-            opening_end=opening_end,
-        )
-
-    def check_template(self) -> TemplateFinding:
-        """Whether rendering piece by piece equals rendering whole; if not, where it first differs.
-
-        A template is stable when every history's rendering begins with the renderings of its
-        beginnings (also of one that opens a reply), when it reads no clock, and when new messages
-        become the same ids behind any history.
-        """
-        try:
-            problem = next(self._problems(), None)
-        except InvalidJob as error:
-            problem = error.message
-        if problem is not None:
-            return TemplateFinding(stable=False, detail=problem)
-        return TemplateFinding(stable=True, detail="rendering new messages alone equals the whole")
-
-    # ------------------------------------------------------------ the check
-
-    def _problems(self) -> Iterator[str]:
-        systems = [[], [_SYSTEM]] if self._system_problem is None else [[]]
-        for system in systems:
-            for reply in (_REPLY, _REASONED):
-                history = [*system, _USER, reply, _NEXT, _REPLY]
-                yield from self._clock_problems(history)
-                yield from self._prefix_problems(history)
-                yield from self._glue_problems(history)
-
-    def _clock_problems(self, history: list[Message]) -> Iterator[str]:
-        today, other = self._text(history), self._text(history, prelude=_ANOTHER_DAY)
-        if today != other:
-            yield "the template reads the clock: " + self._difference(today, other)
-
-    def _prefix_problems(self, history: list[Message]) -> Iterator[str]:
-        steps: list[tuple[str, str]] = []
-        for end, message in enumerate(history):
-            if message.role is Role.ASSISTANT:
-                steps.append(("a reply opened", self._text(history[:end], opens_reply=True)))
-            steps.append((f"{end + 1} messages", self._text(history[: end + 1])))
-        for (name, shorter), (longer_name, longer) in pairwise(steps):
-            ids = self._encode([shorter])[0]
-            if self._encode([longer])[0][: len(ids)] != ids:
-                difference = self._difference(shorter, longer)
-                yield f"{longer_name} do not begin as {name} did: {difference}"
-        for end, message in enumerate(history, 1):
-            if message.text not in self._text(history[:end]):
-                yield f"the template leaves out the text of a last {message.role} message"
-
-    def _glue_problems(self, history: list[Message]) -> Iterator[str]:
-        whole = self._encode([self._text(history)])[0]
-        for cut in range(1, len(history)):
-            head = RenderRequest(messages=tuple(history[:cut]), seam=Seam.START, opens_reply=False)
-            tail = RenderRequest(messages=tuple(history[cut:]), seam=Seam.CLOSED, opens_reply=False)
-            ids = [*self.render(head).token_ids, *self.render(tail).token_ids]
-            if ids != whole:
-                yield f"{cut} messages and the rest are not the whole: " + self._at(ids, whole)
-
-    def _difference(self, one: str, other: str) -> str:
-        return self._at(self._encode([one])[0], self._encode([other])[0])
-
-    def _at(self, one: list[int], other: list[int]) -> str:
-        shared = zip(one, other, strict=False)
-        at = next((i for i, (a, b) in enumerate(shared) if a != b), min(len(one), len(other)))
-        names = [
-            repr(self.vocabulary.token_text(ids[at])) if at < len(ids) else "the end"
-            for ids in (one, other)
-        ]
-        return f"token {at} is {names[0]} in one and {names[1]} in the other"
-
-    # ------------------------------------------------------------ rendering
-
-    def _refuse(self, request: RenderRequest) -> None:
-        roles = {message.role for message in request.messages}
-        if self._system_problem is not None and Role.SYSTEM in roles:
-            raise InvalidJob(self._system_problem, field="messages")
-        if not self.finding.stable and request.seam is not Seam.START:
+        if request.seam is not Seam.CLOSED:
+            return whole, len(known)
+        closed = self.text(before, day=day)
+        glue = closed[len(self._up_to(last, closed)) :]
+        if not whole.startswith(glue, len(known)):
             raise InvalidJob(
-                "the chat template is not prefix-stable: send the whole history with seam 'start' "
-                f"({self.finding.detail})",
-                field="seam",
+                "the chat template closes a last message otherwise than an earlier one",
+                field="messages",
             )
+        return whole, len(known) + len(glue)
 
-    def _before(self, request: RenderRequest) -> tuple[list[Message], str]:
-        """A dummy history that ends in the seam, and the text of it that is cut off."""
-        if request.seam is Seam.START:
-            return [], ""
-        if request.seam is Seam.CLOSED:
-            new = request.messages
-            replies = new[0].role is Role.ASSISTANT if new else request.opens_reply
-            closed = [_USER] if replies else [_USER, _REPLY]
-            return closed, self._text(closed)
-        return [_USER, _REPLY], self._text([_USER], opens_reply=True) + _REPLY.text
-
-    def _ends(self, before: list[Message], new: Sequence[Message], whole: str) -> Iterator[int]:
-        """Where each new message and its glue end in the whole text, never going back."""
-        end = 0
-        for count in range(1, len(new) + 1):
-            text = self._text([*before, *new[:count]])
-            end = max(end, len(text) if whole.startswith(text) else _shared(text, whole))
-            yield end
-
-    def _behind_end_of_turn(self, ids: list[int], first: int) -> int:
-        ends = (i for i in range(first, len(ids)) if ids[i] in self._eos_token_ids)
-        return next(ends, first - 1) + 1
-
-    def _opening(self, role: Role) -> str:
-        """The text that comes before a first message of `role` and not before a later one."""
-        first, dummy = Message(role=role, text="x"), [_USER, _REPLY]
-        try:
-            alone = self._text([first])
-            message = self._text([*dummy, first]).removeprefix(self._text(dummy))
-        except InvalidJob:
-            return ""
-        return alone.removesuffix(message) if alone.endswith(message) else ""
-
-    def _find_system_problem(self) -> str | None:
-        try:
-            shown = _SYSTEM.text in self._text([_SYSTEM, _USER])
-        except InvalidJob as error:
-            return f"the model's chat template has no system role: {error.message}"
-        return None if shown else "the model's chat template has no system role: it leaves it out"
-
-    def _text(
-        self, messages: Sequence[Message], *, opens_reply: bool = False, prelude: str = ""
-    ) -> str:
+    def text(self, messages: Sequence[Message], *, opens_reply: bool = False, day: str = "") -> str:
+        """What the template writes; `day` goes before it and may shadow what it is given."""
         try:
             text: str = self._tokenizer.apply_chat_template(
                 [{"role": m.role.value, "content": m.text} for m in messages],
-                chat_template=f"{prelude}{self._tokenizer.chat_template}",
+                chat_template=f"{day}{self.template}",
                 tokenize=False,
                 add_generation_prompt=opens_reply,
             )
@@ -215,6 +126,119 @@ class Renderer:
                 f"the chat template refuses these messages: {error}", field="messages"
             ) from error
         return text
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a template's whole text, in which it may spell special tokens."""
+        return self._encode([text])[0]
+
+    def encode_behind(self, text: str, cut: int) -> list[int]:
+        """Ids of what stands in the text from `cut` on."""
+        ids, starts = self._encode_from(lambda part: [part], text, cut)
+        return ids[bisect_left(starts, cut) :]
+
+    # ------------------------------------------------------------ rendering
+
+    def _refuse(self, request: RenderRequest) -> None:
+        roles = {message.role for message in request.messages}
+        if self.system_problem is not None and Role.SYSTEM in roles:
+            raise InvalidJob(self.system_problem, field="messages")
+        if self.finding.stability is Stability.UNSTABLE and request.seam is not Seam.START:
+            faults = "; ".join(fault.words for fault in self.finding.faults)
+            raise InvalidJob(
+                "the chat template is unstable: send the whole history with seam 'start' "
+                f"({faults})",
+                field="seam",
+            )
+
+    def _continued_in_one_moment(self, request: RenderRequest) -> tuple[str, int]:
+        """As `continued`, once more where the clock may have ticked between its renderings."""
+        try:
+            return self.continued(request)
+        except InvalidJob:
+            if not self.finding.reads_clock:
+                raise
+            return self.continued(request)
+
+    def _before(self, request: RenderRequest) -> list[Message]:
+        """A dummy history that ends in the seam."""
+        if request.seam is Seam.START:
+            return []
+        new = request.messages
+        replies = new[0].role is Role.ASSISTANT if new else request.opens_reply
+        return [_USER] if replies and request.seam is Seam.CLOSED else [_USER, _REPLY]
+
+    def _up_to(self, dummy: Message, text: str) -> str:
+        at = text.rfind(dummy.text)
+        if at < 0:
+            raise InvalidJob(
+                f"the chat template leaves out the text of a {dummy.role} message", field="messages"
+            )
+        return text[: at + len(dummy.text)]
+
+    def _encode_from(
+        self, pieces: Callable[[str], list[str]], whole: str, cut: int
+    ) -> tuple[list[int], list[int]]:
+        """Ids and where they begin; from `cut` alone where a token would reach over it."""
+        ids, starts = self._encode(pieces(whole))
+        at = bisect_left(starts, cut)
+        if (starts[at] if at < len(starts) else len(whole)) == cut:
+            return ids, starts
+        ids, starts = self._encode(pieces(whole[cut:]))
+        return ids, [cut + start for start in starts]
+
+    def _ends(self, request: RenderRequest, whole: str) -> Iterator[int]:
+        """Where each new message and its glue end in the whole text, never going back."""
+        before, new, end = self._before(request), request.messages, 0
+        for count in range(1, len(new) + 1):
+            text = self.text([*before, *new[:count]])
+            if whole.startswith(text):
+                end = max(end, len(text))
+            else:
+                rest = msgspec.structs.replace(request, messages=new[count:], seam=Seam.CLOSED)
+                end = max(end, self._start_of(rest, whole) or shared_length(text, whole))
+            yield end
+
+    def _start_of(self, rest: RenderRequest, whole: str) -> int | None:
+        """Where the last messages begin, found from the end: what stands before may differ."""
+        if not rest.messages and not rest.opens_reply:
+            return len(whole)
+        try:
+            text, cut = self.continued(rest)
+        except InvalidJob:
+            return None
+        return len(whole) - len(text) + cut if whole.endswith(text[cut:]) else None
+
+    def _behind_end_of_turn(self, ids: list[int], first: int) -> int:
+        ends = (i for i in range(first, len(ids)) if ids[i] in self._eos_token_ids)
+        return next(ends, first - 1) + 1
+
+    def _opening_length(self, request: RenderRequest, whole: str) -> int:
+        if request.seam is not Seam.START or not request.messages:
+            return 0
+        role = request.messages[0].role
+        # What was found at load may tell of another day.
+        opening = self._opening(role) if self.finding.reads_clock else self._openings.get(role, "")
+        return len(opening) if whole.startswith(opening) else 0
+
+    def _opening(self, role: Role) -> str:
+        """The text that comes before a first message of `role` and not before a later one."""
+        first = Message(role=role, text="x")
+        try:
+            alone = self.text([first])
+            whole, cut = self.continued(
+                RenderRequest(messages=(first,), seam=Seam.CLOSED, opens_reply=False)
+            )
+        except InvalidJob:
+            return ""
+        message = whole[cut:]
+        return alone.removesuffix(message) if alone.endswith(message) else ""
+
+    def _find_system_problem(self) -> str | None:
+        try:
+            shown = _SYSTEM.text in self.text([_SYSTEM, _USER])
+        except InvalidJob as error:
+            return f"the model's chat template has no system role: {error.message}"
+        return None if shown else "the model's chat template has no system role: it leaves it out"
 
     def _encode(self, pieces: Sequence[str]) -> tuple[list[int], list[int]]:
         """Ids of the pieces, and where each begins in their text joined by one mark each."""
@@ -260,8 +284,3 @@ class _Guard:
         if mark is None:
             raise InvalidJob("a message uses every private character", field="messages")
         return mark
-
-
-def _shared(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

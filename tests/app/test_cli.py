@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from app.settings import SETTINGS
+from tests.kit.model import with_template
 from tests.kit.server import (
     ROOT,
     free_port,
@@ -17,6 +18,7 @@ from tests.kit.server import (
     server_environment,
     start_server,
 )
+from tests.kit.templates import ADDS_AN_EMPTY_THOUGHT, DATED, MARKS_EARLIER_QUESTIONS
 
 
 def keepwarm(folder: Path, *words: str, **settings: str) -> "subprocess.CompletedProcess[str]":
@@ -80,6 +82,30 @@ def test_a_model_that_is_not_there_is_named_with_its_setting(migrated: Path):
     told = complaint(migrated, "serve", KEEPWARM_MODEL="/no/such/model")
 
     assert "/no/such/model" in told
+
+
+def test_the_doctor_names_a_templates_faults_and_their_first_differing_tokens(
+    migrated: Path, tmp_path: Path
+):
+    model = with_template(tmp_path, DATED + ADDS_AN_EMPTY_THOUGHT)
+
+    told = run_command(migrated, "doctor", KEEPWARM_MODEL=model)
+
+    assert "chat template: appendable: turns stay warm" in told
+    assert "it prints the date or time: what is stored keeps its date" in told
+    assert re.search(r"first differing token: number 3, '.*' against '3'", told)
+    assert r"before a reply '<think>\n\n</think>\n\n' is there at first and not later" in told
+    assert re.search(r"first differing token: number \d+, '<' against 'That'", told)
+
+
+def test_the_doctor_says_which_templates_cost_a_whole_rendering(migrated: Path, tmp_path: Path):
+    told = run_command(
+        migrated, "doctor", KEEPWARM_MODEL=with_template(tmp_path, MARKS_EARLIER_QUESTIONS)
+    )
+
+    assert "chat template: unstable: each turn renders the whole history anew" in told
+    assert "it rewrites an earlier user message\n" in told
+    assert re.search(r"first differing token: number \d+, 'How' against '\['", told)
 
 
 def test_a_port_that_is_taken_and_a_folder_that_is_served_are_told_apart(migrated: Path):
@@ -161,6 +187,7 @@ def test_the_log_tells_of_requests_and_not_of_their_text():
 def test_the_doctor_says_what_would_be_served(migrated: Path):
     told = run_command(migrated, "doctor")
 
-    assert "prefix-stable" in told
+    assert "chat template: stable: turns stay warm" in told
+    assert "first differing token" not in told
     assert "database: at the right revision" in told
     assert "sk-kw-test" not in told

@@ -9,7 +9,20 @@ from app.chat.library import DEFAULT_PERSONA
 from app.db.base import Database
 from app.ids import ConversationId
 from app.people.accounts import Principal
-from engine.api import OPERATOR_SCOPE, CacheSource, Message, ModelCard, Role, Scope, Seam, Zone
+from engine.api import (
+    OPERATOR_SCOPE,
+    CacheSource,
+    Message,
+    ModelCard,
+    Role,
+    Scope,
+    Seam,
+    Stability,
+    TemplateFault,
+    TemplateFaultKind,
+    TemplateFinding,
+    Zone,
+)
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.echo import (
     CARD,
@@ -342,6 +355,23 @@ async def test_a_template_that_is_not_stable_is_rendered_whole_each_time(db: Dat
     assert [len(request.messages) for request in engine.rendered] == [2, 4, 6]
     assert {request.seam for request in engine.rendered} == {Seam.START}
     assert all(job.zones[1].source is CacheSource.PERSONA for job in engine.jobs)
+
+
+async def test_03_a_head_is_rendered_anew_for_new_conversations_where_it_tells_the_time(
+    db: Database,
+):
+    clock = TemplateFault(kind=TemplateFaultKind.CLOCK, words="it prints the date")
+    finding = TemplateFinding(stability=Stability.APPENDABLE, faults=(clock,))
+    engine = EchoEngine(msgspec.structs.replace(CARD, template=finding))
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        for _ in range(2):
+            conversation_id = await a_conversation(domain, ann)
+            for text in ("one", "two", "three"):
+                await domain.say(ann, conversation_id, text)
+
+    seams = [request.seam for request in engine.rendered]
+    assert seams == [Seam.START, Seam.CLOSED, Seam.STOPPED, Seam.STOPPED] * 2
 
 
 async def test_a_head_that_was_sent_before_is_sent_again_as_it_was(db: Database):

@@ -24,6 +24,7 @@ from engine.api import (
     Role,
     Sampling,
     Seam,
+    Stability,
     Started,
     Subject,
     SubjectKind,
@@ -50,7 +51,7 @@ async def test_info_names_the_model_its_limits_and_a_stable_template(engine):
 
     assert (card.dtype, card.block_tokens, card.pool_blocks) == ("float32", 16, 256)
     assert card.context_tokens == 1024
-    assert card.template.stable
+    assert card.template.stability is Stability.STABLE
     assert card.boot_id
 
 

@@ -1,16 +1,40 @@
 """Rendering new messages alone equals rendering whole, and says so where it cannot (law 3)."""
 
 import copy
+import functools
+import itertools
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
+from transformers.utils import chat_template_utils
 
-from engine.api import Message, RenderRequest, Role, Seam
+from engine.api import Message, RenderRequest, Role, Seam, Stability, TemplateFinding
+from engine.api import TemplateFaultKind as Kind
 from engine.errors import InvalidJob, Refused
 from engine.model.template import Renderer
 from tests.kit.model import loaded_model
+from tests.kit.templates import (
+    ADDS_AN_EMPTY_THOUGHT,
+    BOS_AT_EACH_QUESTION,
+    COUNTS_MESSAGES,
+    DATES_EACH_QUESTION,
+    DROPS_SYSTEM,
+    JOINS_TOKENS,
+    MARKS_EARLIER_QUESTIONS,
+    NO_SYSTEM,
+    OPENS_A_THOUGHT,
+    PLAIN,
+    PRINTS_THE_DATE,
+    SHOWS_THE_LAST_THOUGHT,
+    STRIPS_REASONING,
+    WITH_BOS,
+)
 
 EOS = (2,)
 # The default vocabulary lacks a few control characters and the bytes of the upper planes.
@@ -23,27 +47,6 @@ TEXTS = st.text(
     max_size=30,
 )
 TURNS = st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3)
-
-PLAIN = (
-    "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-STRIPS_REASONING = PLAIN.replace(
-    "{{ m.content }}",
-    "{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1] }}"
-    "{% else %}{{ m.content }}{% endif %}",
-)
-PRINTS_THE_DATE = "<|im_start|>system\n{{ strftime_now('%d %b %Y') }}<|im_end|>\n" + PLAIN
-ADDS_AN_EMPTY_THOUGHT = PLAIN.replace(
-    "assistant\n{% endif %}", "assistant\n<think>\n\n</think>\n\n{% endif %}"
-)
-NO_SYSTEM = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
-) + PLAIN
-DROPS_SYSTEM = PLAIN.replace(
-    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n",
-    "{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}",
-)
 
 
 def user(text: str) -> Message:
@@ -58,6 +61,7 @@ def system(text: str) -> Message:
     return Message(role=Role.SYSTEM, text=text)
 
 
+@functools.cache
 def renderer_of(template: str) -> Renderer:
     tokenizer = copy.copy(loaded_model().tokenizer)
     tokenizer.chat_template = template
@@ -73,12 +77,17 @@ def render(renderer: Renderer, *messages: Message, seam: Seam, opens_reply: bool
     return renderer.render(RenderRequest(messages=messages, seam=seam, opens_reply=opens_reply))
 
 
-def whole_ids(messages: list[Message], *, opens_reply: bool = False) -> list[int]:
+def ids_by(template: str, messages: list[Message], *, opens_reply: bool = False) -> list[int]:
+    """The library's own rendering of everything at once, by a template of ours."""
+    return whole_ids(messages, opens_reply=opens_reply, chat_template=template)
+
+
+def whole_ids(messages: list[Message], *, opens_reply: bool = False, **options: Any) -> list[int]:
     """The library's own rendering of everything at once."""
     tokenizer: Any = loaded_model().tokenizer
     conversation = [{"role": m.role.value, "content": m.text} for m in messages]
     text = tokenizer.apply_chat_template(
-        conversation, tokenize=False, add_generation_prompt=opens_reply
+        conversation, tokenize=False, add_generation_prompt=opens_reply, **options
     )
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
@@ -93,7 +102,7 @@ def text_of(renderer: Renderer, ids) -> str:
 
 
 def test_the_default_template_is_stable(renderer):
-    assert renderer.finding.stable
+    assert renderer.finding.stability is Stability.STABLE
 
 
 def test_a_first_user_message_opens_with_the_templates_own_system_message(renderer):
@@ -225,41 +234,189 @@ def test_special_names_inside_special_names_are_broken_as_well(renderer):
 # ---------------------------------------------------------------- other templates
 
 
+APPENDABLE = [
+    pytest.param(template, id=name)
+    for name, template in {
+        "strips reasoning": STRIPS_REASONING,
+        "prints the date": PRINTS_THE_DATE,
+        "adds an empty thought": ADDS_AN_EMPTY_THOUGHT,
+        "shows the last thought": SHOWS_THE_LAST_THOUGHT,
+        "opens a thought": OPENS_A_THOUGHT,
+        "joins tokens": JOINS_TOKENS,
+    }.items()
+]
+REASONED = "<think>\nTwice.\n</think>\n\nFour."
+
+
 @pytest.mark.parametrize(
-    ("template", "difference"),
+    ("template", "stability", "faults"),
     [
-        (STRIPS_REASONING, r"'\n' in one and '\n\n'"),
-        (PRINTS_THE_DATE, "and '3' in the other"),
-        (ADDS_AN_EMPTY_THOUGHT, "'<' in one and 'It'"),
+        (PLAIN, Stability.STABLE, {}),
+        (STRIPS_REASONING, Stability.APPENDABLE, {Kind.REASONING: ("\n", "\n\n")}),
+        (PRINTS_THE_DATE, Stability.APPENDABLE, {Kind.CLOCK: ANY}),
+        (DATES_EACH_QUESTION, Stability.APPENDABLE, {Kind.CLOCK: ANY}),
+        (ADDS_AN_EMPTY_THOUGHT, Stability.APPENDABLE, {Kind.THOUGHT: ("<", "That")}),
+        (
+            SHOWS_THE_LAST_THOUGHT,
+            Stability.APPENDABLE,
+            {Kind.THOUGHT: ("That", "<"), Kind.REASONING: ("<", "That")},
+        ),
+        (
+            OPENS_A_THOUGHT,
+            Stability.APPENDABLE,
+            {Kind.THOUGHT: ("<", "That"), Kind.REASONING: ("\n", "\n\n")},
+        ),
+        (JOINS_TOKENS, Stability.APPENDABLE, {Kind.BORDER: ("\n\n", "\n")}),
+        (WITH_BOS, Stability.STABLE, {Kind.BOS: ("<|im_start|>", "user")}),
+        (MARKS_EARLIER_QUESTIONS, Stability.UNSTABLE, {Kind.HISTORY: ("How", "[")}),
+        (COUNTS_MESSAGES, Stability.UNSTABLE, {Kind.HISTORY: ANY, Kind.THOUGHT: ANY}),
+        ("{{ raise_exception('never') }}", Stability.UNSTABLE, {Kind.REFUSED: None}),
     ],
 )
-def test_03_an_unstable_template_is_found_and_its_first_difference_named(template, difference):
+def test_03_each_fault_is_named_with_the_first_differing_token(template, stability, faults):
     finding = renderer_of(template).finding
 
-    assert not finding.stable
-    assert difference in finding.detail
+    assert finding.stability is stability
+    assert {fault.kind: fault.tokens for fault in finding.faults} == faults
+    assert finding.reads_clock == (Kind.CLOCK in faults)
+    assert all((fault.position is None) == (fault.tokens is None) for fault in finding.faults)
 
 
-def test_03_an_unstable_template_renders_whole_histories_only():
-    renderer = renderer_of(ADDS_AN_EMPTY_THOUGHT)
+def test_03_the_first_differing_token_is_where_two_renderings_part():
+    fault = renderer_of(ADDS_AN_EMPTY_THOUGHT).finding.faults[0]
+    said = user("How much is 5 and 6?")
+
+    opened = ids_by(ADDS_AN_EMPTY_THOUGHT, [said], opens_reply=True)
+    answered = ids_by(ADDS_AN_EMPTY_THOUGHT, [said, assistant("That makes eleven.")])
+
+    assert fault.position is not None
+    assert opened[: fault.position] == answered[: fault.position]
+    assert opened[fault.position] != answered[fault.position]
+
+
+@pytest.mark.parametrize("template", APPENDABLE)
+@settings(max_examples=20)
+@given(turns=TURNS, question=TEXTS)
+def test_03_glue_is_the_end_of_the_whole_rendering_whatever_stands_before(
+    template, turns, question
+):
+    renderer = renderer_of(template)
+    history = [system("Be brief.")]
+    for asked, answer in turns:
+        history += [user(asked), assistant(answer)]
+    whole = renderer.text([*history, user(question)], opens_reply=True)
+
+    for seam in (Seam.CLOSED, Seam.CUT):
+        new = render(renderer, user(question), seam=seam, opens_reply=True)
+        assert whole.endswith(text_of(renderer, new.token_ids))
+
+
+@pytest.mark.parametrize("template", APPENDABLE)
+def test_03_the_messages_of_a_whole_rendering_end_where_new_ones_would_follow(template):
+    """So that a conversation which was rendered anew can be forked at any message."""
+    renderer = renderer_of(template)
+    history = [system("Be brief."), user("a"), assistant(REASONED), user("b"), assistant("d")]
+
+    whole = render(renderer, *history, user("e"), seam=Seam.START, opens_reply=True)
+
+    for count in (3, 5):
+        rest = render(renderer, *history[count:], user("e"), seam=Seam.CLOSED, opens_reply=True)
+        tail = whole.token_ids[whole.ends[count - 1] :]
+        assert text_of(renderer, tail) == text_of(renderer, rest.token_ids)
+    opened = render(renderer, seam=Seam.CLOSED, opens_reply=True)
+    tail = whole.token_ids[whole.ends[-1] :]
+    assert text_of(renderer, tail) == text_of(renderer, opened.token_ids)
+
+
+@pytest.mark.parametrize("template", [MARKS_EARLIER_QUESTIONS, COUNTS_MESSAGES])
+def test_03_an_unstable_template_renders_whole_histories_only(template):
+    renderer = renderer_of(template)
     history = [system("Be brief."), user("a"), assistant("b"), user("c")]
 
     whole = render(renderer, *history, seam=Seam.START, opens_reply=True)
 
-    assert text_of(renderer, whole.token_ids).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert list(whole.token_ids) == ids_by(template, history, opens_reply=True)
     assert text_of(renderer, whole.token_ids[: whole.ends[-1]]).endswith("c<|im_end|>\n")
-    with pytest.raises(InvalidJob, match="not prefix-stable"):
+    with pytest.raises(InvalidJob, match="is unstable: send the whole"):
         render(renderer, user("d"), seam=Seam.STOPPED, opens_reply=True)
 
 
-def test_exactly_one_bos_is_written_and_only_by_the_template():
-    renderer = renderer_of("{{ bos_token }}" + PLAIN.removeprefix("{{ bos_token }}"))
+def test_a_day_that_ends_between_two_renderings_refuses_nobody(monkeypatch):
+    """A turn is rendered behind dummies more than once; the date may change in between."""
+    renderer = renderer_of(PRINTS_THE_DATE)
+    day, next_day = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+    days = itertools.chain([day], itertools.repeat(next_day))
+    monkeypatch.setattr(chat_template_utils, "datetime", SimpleNamespace(now=lambda: next(days)))
+
+    later = render(renderer, user("hi"), seam=Seam.CLOSED)
+
+    assert text_of(renderer, later.token_ids) == "<|im_start|>user\nhi<|im_end|>\n"
+
+
+def test_a_new_conversation_opens_with_the_new_date(monkeypatch):
+    renderer = renderer_of(PRINTS_THE_DATE)
+    day = datetime(2031, 5, 7, tzinfo=UTC)
+    monkeypatch.setattr(chat_template_utils, "datetime", SimpleNamespace(now=lambda: day))
+
+    first = render(renderer, user("hi"), seam=Seam.START)
+
+    opening = text_of(renderer, first.token_ids[: first.opening_end])
+    assert opening == "<|im_start|>system\n07 May 2031<|im_end|>\n"
+
+
+def eager_renderer_of(template: str) -> Renderer:
+    """Of a tokenizer that puts a BOS of its own before every text, if it is let."""
+    tokenizer: Any = copy.deepcopy(loaded_model().tokenizer)
+    tokenizer.bos_token, tokenizer.chat_template = "<|endoftext|>", template
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", tokenizer.bos_token_id)]
+    )
+    assert tokenizer.backend_tokenizer.encode("a").ids[0] == tokenizer.bos_token_id
+    return Renderer(tokenizer, EOS)
+
+
+@pytest.fixture(scope="module")
+def eager() -> Renderer:
+    return eager_renderer_of(WITH_BOS)
+
+
+@given(turns=TURNS)
+def test_03_one_bos_at_the_start_whether_rendered_whole_or_turn_by_turn(eager, turns):
+    messages = [message for q, a in turns for message in (user(q), assistant(a))]
+
+    ids: list[int] = []
+    for at, message in enumerate(messages):
+        ids += render(eager, message, seam=Seam.CLOSED if at else Seam.START).token_ids
+    whole = render(eager, *messages, seam=Seam.START)
+
+    assert ids == list(whole.token_ids)
+    assert [place for place, token_id in enumerate(ids) if token_id == eager.bos_token_id] == [0]
+    assert eager.finding == TemplateFinding(stability=Stability.STABLE)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ bos_token }}" + WITH_BOS, "twice at the start"),
+        (BOS_AT_EACH_QUESTION, "again at later turns"),
+    ],
+)
+def test_a_bos_that_the_template_writes_more_than_once_is_named(template, words):
+    finding = eager_renderer_of(template).finding
+
+    (fault,) = finding.faults
+    assert finding.stability is Stability.STABLE
+    assert words in fault.words
+    assert fault.tokens == ("<|endoftext|>", "<|im_start|>")
+
+
+def test_no_bos_is_added_to_what_the_template_writes():
+    renderer = renderer_of(WITH_BOS)
     bos = loaded_model().tokenizer.bos_token_id
 
     first = render(renderer, user("hi"), seam=Seam.START)
     later = render(renderer, user("hi"), seam=Seam.CLOSED)
 
-    assert renderer.finding.stable
     assert first.token_ids[:2] == (bos, bos)  # here BOS is <|im_start|>: the template's, then ours
     assert first.opening_end == 1
     assert later.token_ids == first.token_ids[1:]
@@ -273,7 +430,7 @@ def test_a_template_without_a_system_role_refuses_system_messages(template):
         render(renderer, system("Be brief."), user("hi"), seam=Seam.START, opens_reply=True)
 
     assert refusal.value.field == "messages"
-    assert renderer.finding.stable
+    assert renderer.finding.stability is Stability.STABLE
     assert render(renderer, user("hi"), seam=Seam.START).token_ids
 
 

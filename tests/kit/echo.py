@@ -32,6 +32,7 @@ from engine.api import (
     RetentionClass,
     Role,
     Seam,
+    Stability,
     Started,
     Stats,
     Subject,
@@ -58,7 +59,7 @@ CARD = ModelCard(
     attention="none",
     vocabulary_tokens=1_114_112 + FIRST_CHARACTER,
     eos_token_ids=(END,),
-    template=TemplateFinding(stable=True, detail="by construction"),
+    template=TemplateFinding(stability=Stability.STABLE),
 )
 
 
@@ -257,4 +258,5 @@ def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 
 
 def with_template(stable: bool) -> ModelCard:
-    return msgspec.structs.replace(CARD, template=TemplateFinding(stable=stable, detail="told so"))
+    stability = Stability.STABLE if stable else Stability.UNSTABLE
+    return msgspec.structs.replace(CARD, template=TemplateFinding(stability=stability))

@@ -17,6 +17,7 @@ from engine.api import JobId, Sampling
 from engine.config import EngineConfig
 from engine.model.load import LoadedModel, load
 from engine.model.runner import ModelRunner
+from engine.model.source import prepare
 from engine.step import BlockId, Copy, Draw, DrawnToken, Plan, Run
 
 GREEDY = Sampling(temperature=0)
@@ -45,6 +46,16 @@ def model_config(*, dtype: str = "float32", pool_blocks: int = 256) -> EngineCon
 def loaded_model(dtype: str = "float32") -> LoadedModel:
     """The default model; the first call on a machine converts it."""
     return load(model_config(dtype=dtype))
+
+
+def with_template(folder: Path, template: str) -> str:
+    """The default model in a folder of its own, where it has another chat template."""
+    config = model_config()
+    for file in Path(prepare(config.model, config.data_dir)).iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.jinja").write_text(template)
+    return str(folder)
 
 
 def encode(loaded: LoadedModel, text: str) -> list[int]:
