@@ -354,8 +354,7 @@ class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
 class Stability(enum.StrEnum):
     """How far new messages rendered alone (STABLE) are the end of the whole rendering.
 
-    APPENDABLE: only the date or what stands before a reply's own words would be another later, so a
-    conversation goes on from its own ids. UNSTABLE: each turn renders the whole history.
+    APPENDABLE: but for dates and what replies begin with. UNSTABLE: each turn renders everything.
     """
 
     STABLE = "stable"
