@@ -323,11 +323,12 @@ class Cache:
 
     def _forget(self, subject: Subject, running: Sequence[Holding]) -> LeaseState:
         own = Counter(block for holding in running for block in holding.table)
-        ends = {holding.entry for holding in running if holding.published}
+        ends = [holding.entry for holding in running if holding.published]
         for lease in self._leases.of(subject):
-            ends |= lease.entries
+            ends += lease.entries
             self._leases.forget(lease)
-        for entry in sorted(ends, key=lambda entry: -entry.start):
+        # Where paths part inside a block, who goes last leaves its tail to what is left.
+        for entry in sorted(ends, key=lambda entry: (-entry.end, entry.used)):
             self._unpublish(entry, subject, own)
         orphan = RetentionClass.ORPHAN
         return LeaseState(
