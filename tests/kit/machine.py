@@ -25,7 +25,7 @@ from engine.api import (
     SubjectKind,
     Wish,
 )
-from engine.core import Ended
+from engine.core import CoreConfig, Ended
 from engine.errors import Overloaded, PromptTooLong
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
@@ -104,9 +104,7 @@ class CacheLife(RuleBasedStateMachine):
         )
         order = list(range(pool_blocks))
         shuffle.shuffle(order)
-        pool = BlockPool(pool_blocks, order=order, wipe_freed=True)
-        self.cache = Cache(pool, self.make_index(pool, block_tokens), block_tokens)
-        self.desk = Desk(core_config, self.cache)
+        self._open(core_config, order)
         self.jobs: list[Job] = []
         self.checked: set[str] = set()
 
@@ -183,7 +181,7 @@ class CacheLife(RuleBasedStateMachine):
 
     @rule(subject=subjects, wish=wishes)
     def lease(self, subject: Subject, wish: Wish):
-        self.desk.core.lease(subject, wish, self.desk.now)
+        self._lease(subject, wish)
 
     @rule(subject=subjects, wish=wishes)
     def lease_in_flight(self, subject: Subject, wish: Wish):
@@ -194,7 +192,7 @@ class CacheLife(RuleBasedStateMachine):
         """Whatever anybody has: more than may be pinned, most of the time."""
         for owner in (ANN, BEN):
             subject = Subject(kind=SubjectKind.OWNER, subject_id=owner, owner_id=owner)
-            self.desk.core.lease(subject, Hold(retention=retention), self.desk.now)
+            self._lease(subject, Hold(retention=retention))
 
     @rule(seconds=st.sampled_from([3.0, 1000.0]))
     def expire(self, seconds):
@@ -230,8 +228,7 @@ class CacheLife(RuleBasedStateMachine):
         assert {job.job_id for job in self.jobs} == set(self.desk.ended)
         self.replies_are_those_of_a_plain_recomputation()
         for owner in (ANN, BEN):
-            subject = Subject(kind=SubjectKind.OWNER, subject_id=owner, owner_id=owner)
-            self.desk.core.lease(subject, Forget(), self.desk.now)
+            self._lease(Subject(kind=SubjectKind.OWNER, subject_id=owner, owner_id=owner), Forget())
         self.desk.drain()
         self.books_are_right()
         self._check_baseline()
@@ -273,6 +270,15 @@ class CacheLife(RuleBasedStateMachine):
         assert counts.free >= counts.total - left
 
     # ------------------------------------------------------------ inside
+
+    def _open(self, core_config: CoreConfig, order: Sequence[int]) -> None:
+        pool = BlockPool(core_config.pool_blocks, order=order, wipe_freed=True)
+        index = self.make_index(pool, core_config.block_tokens)
+        self.cache = Cache(pool, index, core_config.block_tokens)
+        self.desk = Desk(core_config, self.cache)
+
+    def _lease(self, subject: Subject, wish: Wish) -> None:
+        self.desk.core.lease(subject, wish, self.desk.now)
 
     def _pick(self, pick: int) -> Job:
         return self.jobs[pick % len(self.jobs)]
