@@ -231,6 +231,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         pinned_share=settings.pinned_share,
         pinned_share_per_user=settings.pinned_share_per_user,
         dtype=settings.dtype,
+        prefix_index=settings.prefix_index,
         threads=settings.threads,
     )
 

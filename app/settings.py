@@ -121,6 +121,14 @@ Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
     about("Number format of weights and cache.", fix="use auto, float32 or bfloat16"),
 ]
+PrefixIndex = Annotated[
+    Literal["radix", "hashed"],
+    about(
+        "How known prefixes are found: `radix`, a tree of runs, or `hashed`, a table of blocks. "
+        "Both find the same.",
+        fix="use radix or hashed",
+    ),
+]
 Threads = Annotated[
     int,
     about(
@@ -183,6 +191,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pinned_share: PinnedShare = 0.8
     pinned_share_per_user: PinnedSharePerUser = 0.5
     dtype: Dtype = "auto"
+    prefix_index: PrefixIndex = "radix"
     threads: Threads | None = None
     engine: EnginePlace = "process"
     admin_email: AdminEmail | None = None

@@ -15,6 +15,7 @@ DEFAULT_MODEL = "default"
 
 DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
+PREFIX_INDEXES = ("radix", "hashed")
 
 # The least value of each number, and what to do about a smaller one.
 _LEAST = {
@@ -45,6 +46,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the pool that may be pinned at all: the rest is left to turns and to recent ones."""
     pinned_share_per_user: float = 0.5
     """Share of the pool that one owner may pin; where it is more, `pinned_share` holds."""
+    prefix_index: str = "radix"
+    """How known prefixes are found; both find the same."""
     step_tokens: int = 512
     """The token budget of one step; prompts beyond it are computed in chunks."""
     max_running: int = 32
@@ -71,6 +74,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise _misconfigured(field, getattr(self, field), "use a number from 0 to 1")
         _check_choice("dtype", self.dtype, DTYPES)
         _check_choice("device", self.device, DEVICES)
+        _check_choice("prefix_index", self.prefix_index, PREFIX_INDEXES)
 
 
 def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:

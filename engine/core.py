@@ -38,9 +38,9 @@ from engine.api import (
 from engine.errors import Corrupt, InvalidJob, Misconfigured, Refused
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
+from engine.kv.indexes import new_index
 from engine.kv.misses import Fingerprints, Lookup, explain
 from engine.kv.pins import DEFAULT_BUDGET, Budget
-from engine.kv.radix import RadixIndex
 from engine.receipts import Totals, write_receipt
 from engine.scheduler import Capacity, Scheduler
 from engine.sequence import Bounds, Ending, Sequence, validate
@@ -61,6 +61,7 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     template_fingerprint: str
     boot_id: str
     vocabulary_tokens: int = 1 << 32
+    prefix_index: str = "radix"
     checks: bool = False
     """Check the books after every step, and have every block wiped that falls free."""
     budget: Budget = DEFAULT_BUDGET
@@ -386,9 +387,9 @@ class Core:
 
 
 def new_cache(config: CoreConfig, meter: Callable[[], float] = float) -> Cache:
-    """A radix cache of the config's sizes."""
+    """A cache of the config's sizes, with the index that it names."""
     pool = BlockPool(config.pool_blocks, wipe_freed=config.checks)
-    index = RadixIndex(pool, config.block_tokens)
+    index = new_index(config.prefix_index, pool, config.block_tokens, config.model_fingerprint)
     return Cache(pool, index, config.block_tokens, meter, budget=config.budget)
 
 

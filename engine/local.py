@@ -322,6 +322,7 @@ def _core_config(card: ModelCard, config: EngineConfig) -> CoreConfig:
         template_fingerprint=card.template_fingerprint,
         boot_id=card.boot_id,
         vocabulary_tokens=card.vocabulary_tokens,
+        prefix_index=config.prefix_index,
         checks=config.checks,
         budget=Budget(share=config.pinned_share, share_per_owner=config.pinned_share_per_user),
     )

@@ -310,6 +310,7 @@ def test_the_pool_is_at_most_two_gibibytes_unless_told():
         ({"pinned_share_per_user": -0.1}, "pinned_share_per_user is -0.1: use a number"),
         ({"context_tokens": 1}, "context_tokens is 1"),
         ({"dtype": "float16"}, "dtype is 'float16': use one of auto, float32, bfloat16"),
+        ({"prefix_index": "trie"}, "prefix_index is 'trie': use one of radix, hashed"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"threads": 0}, "threads is 0"),
         ({"model": ""}, "model is ''"),

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from engine.api import Forget, Limits, OwnerId, Subject, SubjectKind
+from engine.config import PREFIX_INDEXES
 from engine.core import CoreConfig
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
@@ -73,8 +74,10 @@ async def test_01_a_turn_whose_blocks_were_forgotten_says_the_same(engine):
     assert (cold.token_ids, cold.text) == (warm.token_ids, warm.text)
 
 
-async def test_06_under_eviction_pressure_every_answer_is_the_same():
-    async with open_local(a_config(blocks=20, max_running=2)) as engine:
+@pytest.mark.parametrize("index", PREFIX_INDEXES)
+async def test_06_under_eviction_pressure_every_answer_is_the_same(index):
+    config = a_config(blocks=20, max_running=2, prefix_index=index)
+    async with open_local(config) as engine:
         chats = [Chat(engine, owner=f"user-{i}") for i in range(len(TOPICS))]
 
         for turn in ("Tell me about {}.", "What else about {}?", "And why {}?"):
