@@ -17,6 +17,7 @@ A block is hashed once when it is looked for and once when it is published, neve
 
 from collections.abc import Callable
 from hashlib import sha256
+from struct import Struct
 
 from engine.api import Scope
 from engine.errors import Corrupt
@@ -32,21 +33,20 @@ def sha256_digest(encoded: bytes) -> bytes:
     return sha256(encoded).digest()
 
 
+_STRETCH = Struct("<cQQQQ").pack
+"""A tag, how long what is named, scope and ids are, and where the ids begin."""
+
+
 def encode_root(model_fingerprint: str) -> bytes:
     """What every path begins with: KV of other weights is other KV."""
-    return _field(b"M", model_fingerprint.encode())
+    return b"R" + model_fingerprint.encode()
 
 
 def encode_stretch(before: bytes, scope: Scope, start: int, ids: Ids) -> bytes:
-    """`ids` at `start`, in one scope, behind what is named `before`. Injective."""
-    return b"".join(
-        (
-            _field(b"P", before),
-            _field(b"S", scope.encode("utf-8", "surrogatepass")),
-            _field(b"A", start.to_bytes(8, "little")),
-            _field(b"T", ids.tobytes()),
-        )
-    )
+    """`ids` at `start`, in one scope, behind what is named `before`. Injective: lengths first."""
+    place, tokens = scope.encode("utf-8", "surrogatepass"), ids.tobytes()
+    head = _STRETCH(b"S", len(before), len(place), len(tokens), start)
+    return b"".join((head, before, place, tokens))
 
 
 class HashedIndex(EntryTree):
@@ -134,7 +134,3 @@ def _is_stretch(entry: Entry, before: Entry, scope: Scope, ids: Ids) -> bool:
             return False
         piece = piece.parent
     return True
-
-
-def _field(tag: bytes, value: bytes) -> bytes:
-    return tag + len(value).to_bytes(8, "little") + value
