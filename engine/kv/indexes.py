@@ -1,6 +1,5 @@
 """Which prefix index: made by the name that the settings give it."""
 
-from engine.config import PREFIX_INDEXES
 from engine.errors import Misconfigured
 from engine.kv.blocks import BlockPool
 from engine.kv.hashed import HashedIndex
@@ -9,12 +8,11 @@ from engine.kv.radix import RadixIndex
 
 
 def new_index(name: str, pool: BlockPool, block_tokens: int, model_fingerprint: str) -> PrefixIndex:
-    """An empty index. Raises `Misconfigured` for a name that is none of `PREFIX_INDEXES`."""
+    """An empty index. Raises `Misconfigured` for a name that stands for none."""
     match name:
         case "radix":
             return RadixIndex(pool, block_tokens)
         case "hashed":
             return HashedIndex(pool, block_tokens, model_fingerprint=model_fingerprint)
         case _:
-            known = ", ".join(PREFIX_INDEXES)
-            raise Misconfigured(f"prefix_index is {name!r}: use one of {known}")
+            raise Misconfigured(f"prefix_index is {name!r}: use radix or hashed")

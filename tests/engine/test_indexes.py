@@ -18,5 +18,5 @@ def test_every_name_stands_for_an_index():
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known():
-    with pytest.raises(Misconfigured, match="prefix_index is 'trie': use one of radix, hashed"):
+    with pytest.raises(Misconfigured, match="prefix_index is 'trie': use radix or hashed"):
         new_index("trie", BlockPool(1), 4, "model")
