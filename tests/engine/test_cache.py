@@ -299,6 +299,22 @@ def test_what_a_forgotten_sequence_has_published_is_taken_back_while_it_runs(new
     assert bench.cache.counts().free == 16
 
 
+def test_forgetting_leaves_the_same_tail_in_whatever_order_its_paths_come(new_bench):
+    bench = new_bench()
+    bench.turn(range(5), session="t")
+    bench.turn([*range(5), 9], session="s")
+    long = [*range(5), 7, 7, 7]
+    holding = bench.start(long)
+    bench.cache.publish(holding, array("I", long), 8)
+
+    bench.lease(Forget())
+
+    # The deepest goes first: the common beginning keeps the tail that nobody uses.
+    counts = bench.cache.counts()
+    assert (counts.in_use, counts.cached) == (2, 1)
+    assert bench.known(long) == 5
+
+
 def test_an_owner_forgets_jobs_without_a_session_too(new_bench):
     bench = new_bench()
     bench.turn(range(9), session="")
