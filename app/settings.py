@@ -96,6 +96,36 @@ KvMemory = Annotated[
         ge=2**20,
     ),
 ]
+ParkMemory = Annotated[
+    int,
+    about(
+        "Memory for KV that had to leave the cache; worth it where the cache is a GPU's.",
+        fix="use 0 for none, or a size such as 512MiB",
+        unit="bytes, or with KiB, MiB or GiB",
+        default="`0`",
+        ge=0,
+    ),
+]
+ParkDisk = Annotated[
+    int,
+    about(
+        "Space below the data folder for KV that had to leave the cache, and for all of it when "
+        "the server stops: conversations stay warm over a restart.",
+        fix="use 0 for none, or a size such as 4GiB",
+        unit="bytes, or with KiB, MiB or GiB",
+        default="`4GiB`",
+        ge=0,
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    about(
+        "`1`: the same conversation gives the same tokens bit for bit, cached or not, whatever "
+        "runs beside it. Slower.",
+        fix="use 0 or 1",
+        default="`0`",
+    ),
+]
 PinnedShare = Annotated[
     float,
     about(
@@ -188,6 +218,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Never empty once made: derived from the data folder."""
     model: Model = "default"
     kv_memory_bytes: KvMemory | None = None
+    park_memory_bytes: ParkMemory = 0
+    park_disk_bytes: ParkDisk = 4 * 2**30
+    deterministic: Deterministic = False
     pinned_share: PinnedShare = 0.8
     pinned_share_per_user: PinnedSharePerUser = 0.5
     dtype: Dtype = "auto"
@@ -352,6 +385,8 @@ def _read_folder(text: str) -> Path:
 
 _READERS: dict[str, Callable[[str], object]] = {
     "kv_memory_bytes": _read_bytes,
+    "park_memory_bytes": _read_bytes,
+    "park_disk_bytes": _read_bytes,
     "public_url": _read_url,
     "data_dir": _read_folder,
 }

@@ -85,6 +85,14 @@ class JobClass(enum.StrEnum):
     DRAFT = "draft"
 
 
+class Tier(enum.StrEnum):
+    """Where KV lies, fastest first; below the last there are only the ids."""
+
+    DEVICE = "device"
+    HOST = "host"
+    DISK = "disk"
+
+
 class CacheSource(enum.StrEnum):
     """Whose tokens a prompt's zone holds; receipts count cached tokens by it."""
 
@@ -158,6 +166,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     history: History | None = None
     resumed_output: tuple[int, ...] = ()
     """Output that a lost engine had already sent: it is replayed as output, never sent again."""
+    durable: bool = True
+    """False: what it computes lies in memory only, and is never parked on disk."""
 
 
 class MissReason(enum.StrEnum):
@@ -423,6 +433,15 @@ class BlockCounts(msgspec.Struct, frozen=True, kw_only=True):
         return self.in_use + self.copying + self.pinned + self.cached + self.free
 
 
+class TierCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lower tier holds now, and how much it may."""
+
+    tier: Tier
+    segments: int
+    used_bytes: int
+    limit_bytes: int
+
+
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since boot and gauges of now; readers divide."""
 
@@ -439,6 +458,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     finished_jobs: dict[str, int]
     misses: dict[str, int]
     evicted_blocks: int
+    tiers: tuple[TierCounts, ...]
+    """The lower tiers that are used."""
+    segments: dict[str, int]
+    """Segments by what became of them: parked, spilled, restored, damaged, failed, let_go."""
     preemptions: int
     step_s: float
     cache_s: float

@@ -25,6 +25,8 @@ _LEAST = {
     "step_tokens": (1, "use a positive number of tokens, 512 is the default"),
     "max_running": (1, "allow at least one running job"),
     "max_waiting": (0, "use 0 to refuse whatever cannot start at once"),
+    "host_bytes": (0, "use 0 to park nothing in memory"),
+    "disk_bytes": (0, "use 0 to park nothing on disk"),
     "threads": (1, "leave it out for torch's own choice"),
 }
 
@@ -57,6 +59,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads of the matrix products, for the whole process. None: torch's own choice."""
     device: str = "auto"
+    host_bytes: int = 0
+    """Memory for KV parked out of the pool. Worth it where the pool is a GPU's."""
+    disk_bytes: int = 4 << 30
+    """Space below the data folder for parked KV, which outlives the process. 0: none."""
+    deterministic: bool = False
+    """Warm equals cold bit for bit, whatever runs beside it; slower."""
     checks: bool = False
     """Prove the engine's invariants after every step."""
     poison: bool = False

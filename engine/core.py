@@ -4,6 +4,7 @@ Knows jobs, blocks and steps; knows no torch, no clock (`now` is an argument, in
 and no text. One driver calls it from one thread:
 
     submit, cancel, stop, lease     at any time
+    arrived                         at any time: a transfer between tiers is over
     plan(now)                       the order for one step, or None: nothing to do
     commit(result, now)             what came of it; the next plan is made after this
 
@@ -12,7 +13,7 @@ Events gather in order. `commit` hands over all that gathered; after any other c
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -26,13 +27,9 @@ from engine.api import (
     Job,
     JobId,
     LeaseState,
-    Receipt,
-    Refusal,
-    Seam,
     Started,
     Stats,
     Subject,
-    SubjectKind,
     Wish,
 )
 from engine.errors import Corrupt, InvalidJob, Misconfigured, Refused
@@ -41,10 +38,12 @@ from engine.kv.cache import Cache
 from engine.kv.indexes import new_index
 from engine.kv.misses import Fingerprints, Lookup, explain
 from engine.kv.pins import DEFAULT_BUDGET, Budget
+from engine.kv.tiers import NO_TIERS, Tiers, TierSizes
+from engine.outcome import CoreEvent, Emitted, Ended
 from engine.receipts import Totals, write_receipt
 from engine.scheduler import Capacity, Scheduler
 from engine.sequence import Bounds, Ending, Sequence, validate
-from engine.step import DrawnToken, Plan, StepResult
+from engine.step import Arrival, DrawnToken, Plan, SegmentHead, StepResult
 
 
 class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +61,7 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     vocabulary_tokens: int = 1 << 32
     prefix_index: str = "radix"
+    tiers: TierSizes = NO_TIERS
     checks: bool = False
     """Check the books after every step, and have every block wiped that falls free."""
     budget: Budget = DEFAULT_BUDGET
@@ -74,27 +74,6 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"step_tokens is {self.step_tokens}, give it at least max_running "
                 f"({self.max_running})"
             )
-
-
-class Emitted(msgspec.Struct, frozen=True, kw_only=True):
-    """New output of a job, in order."""
-
-    job_id: JobId
-    drawn: tuple[DrawnToken, ...]
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """The last event of a job. `token_ids`: its whole kept output, resumed output included."""
-
-    job_id: JobId
-    reason: FinishReason
-    token_ids: tuple[int, ...]
-    seam: Seam
-    receipt: Receipt | None = None
-    refusal: Refusal | None = None
-
-
-CoreEvent = Started | Emitted | Ended
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,8 +176,8 @@ class Core:
         assert self._flight is None
         self._cache.expire(now)
         shares = self._schedule(now)
-        wipes = self._cache.take_wipes()
-        if not shares and not wipes:
+        wipes, transfers = self._cache.take_wipes(), self._cache.take_transfers()
+        if not (shares or wipes or transfers):
             return None
         self._step += 1
         self._flight = Flight(step=self._step, shares=shares, planned_s=now)
@@ -208,6 +187,7 @@ class Core:
             copies=tuple(copy for copy in copies if copy is not None),
             runs=tuple(sequence.run(count) for sequence, count in shares.items()),
             wipes=wipes,
+            transfers=transfers,
         )
 
     def commit(self, result: StepResult, now: float) -> list[CoreEvent]:
@@ -220,17 +200,40 @@ class Core:
             raise Corrupt(f"the result of step {result.step} is not that of the planned step")
         self._flight = None
         self._step_s += now - flight.planned_s
+        spans = [(s.written, s.written + count) for s, count in flight.shares.items()]
+        self._cache.learn_speed(spans, now - flight.planned_s)
         for (sequence, count), run in zip(flight.shares.items(), result.runs, strict=True):
             self._advance(sequence, count, run.drawn, now)
         if self.config.checks:
             self.check()
         return self.take_events()
 
+    # ------------------------------------------------------------ lower tiers
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether transfers are under way, or wait for their turn."""
+        return self._cache.is_moving
+
+    def load(self, heads: Iterable[SegmentHead]) -> None:
+        """Take over what an earlier life left on disk, longest unused first."""
+        self._cache.load(heads)
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A transfer is over; who waited for it to be restored runs from the next plan on."""
+        holding = self._cache.arrived(arrival)
+        if holding is not None:
+            self._scheduler.resume(holding)
+
+    def close(self) -> None:
+        """Have whatever is leased parked; plans follow until nothing moves any more."""
+        self._cache.park_everything()
+
     # ------------------------------------------------------------ subjects and figures
 
     def lease(self, subject: Subject, wish: Wish, now: float) -> LeaseState:
         """Carry out a wish. What still runs of a forgotten subject publishes nothing any more."""
-        own = [s for s in self._sequences.values() if _belongs(s, subject)]
+        own = [s for s in self._sequences.values() if s.belongs_to(subject)]
         if isinstance(wish, Forget):
             for sequence in own:
                 sequence.forgotten = True
@@ -252,6 +255,8 @@ class Core:
             finished_jobs=dict(self._totals.finished),
             misses=dict(self._totals.misses),
             evicted_blocks=self._cache.evicted_blocks,
+            tiers=self._cache.tiers.counts(),
+            segments=dict(self._cache.tiers.counted),
             preemptions=self._scheduler.preemptions,
             step_s=self._step_s,
             cache_s=self._cache.spent_s,
@@ -389,11 +394,6 @@ class Core:
 def new_cache(config: CoreConfig, meter: Callable[[], float] = float) -> Cache:
     """A cache of the config's sizes, with the index that it names."""
     pool = BlockPool(config.pool_blocks, wipe_freed=config.checks)
+    tiers = Tiers(config.tiers, pool, config.block_tokens, config.boot_id)
     index = new_index(config.prefix_index, pool, config.block_tokens, config.model_fingerprint)
-    return Cache(pool, index, config.block_tokens, meter, budget=config.budget)
-
-
-def _belongs(sequence: Sequence, subject: Subject) -> bool:
-    if sequence.job.owner_id != subject.owner_id:
-        return False
-    return subject.kind is SubjectKind.OWNER or sequence.key[1] == subject.subject_id
+    return Cache(pool, index, config.block_tokens, meter=meter, tiers=tiers, budget=config.budget)

@@ -32,14 +32,16 @@ from engine.api import (
     Wish,
 )
 from engine.config import EngineConfig
-from engine.core import Core, CoreConfig, CoreEvent, Ended, new_cache
+from engine.core import Core, CoreConfig, new_cache
 from engine.errors import EngineClosed, EngineError, EngineLost, InvalidJob, Refused
 from engine.flight import prepared, refused
 from engine.kv.cache import Cache
 from engine.kv.pins import Budget
+from engine.kv.tiers import TierSizes
 from engine.model.load import LoadedModel, load
 from engine.model.runner import ModelRunner
 from engine.model.template import Renderer
+from engine.outcome import CoreEvent, Ended
 from engine.reply import Reply
 from engine.worker import Worker
 
@@ -285,6 +287,7 @@ def _assemble(config: EngineConfig, report: Callable[[str], None], make_cache: M
     card = _card(loaded, runner, renderer, config)
     core_config = _core_config(card, config)
     core = Core(core_config, cache=make_cache(core_config, time.perf_counter))
+    core.load(runner.parked())
     return _Parts(core=core, runner=runner, renderer=renderer, card=card)
 
 
@@ -323,6 +326,11 @@ def _core_config(card: ModelCard, config: EngineConfig) -> CoreConfig:
         boot_id=card.boot_id,
         vocabulary_tokens=card.vocabulary_tokens,
         prefix_index=config.prefix_index,
+        tiers=TierSizes(
+            token_bytes=card.kv_bytes_per_token,
+            host_bytes=config.host_bytes,
+            disk_bytes=config.disk_bytes,
+        ),
         checks=config.checks,
         budget=Budget(share=config.pinned_share, share_per_owner=config.pinned_share_per_user),
     )

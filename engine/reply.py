@@ -20,10 +20,10 @@ from engine.api import (
     TokenLogprob,
     TokenLogprobs,
 )
-from engine.core import CoreEvent, Emitted, Ended
 from engine.errors import EngineError
 from engine.flight import JobStream, failed
 from engine.model.text import TextStream, Vocabulary
+from engine.outcome import CoreEvent, Emitted, Ended
 from engine.step import DrawnToken
 
 

@@ -38,6 +38,7 @@ from engine.api import JobClass, OwnerId
 from engine.errors import Overloaded
 from engine.fairness import Deficits
 from engine.kv.cache import Cache
+from engine.kv.holding import Holding
 from engine.sequence import RANKS, Sequence, Status
 from engine.waiting import Waiting
 
@@ -116,6 +117,8 @@ class Scheduler:
     def __init__(self, cache: Cache, capacity: Capacity) -> None:
         self.waiting = Waiting()
         self.running: list[Sequence] = []
+        self.restoring: list[Sequence] = []
+        """These hold blocks and a seat, and run when their KV has arrived from a lower tier."""
         self.preemptions = 0
         self._cache = cache
         self._capacity = capacity
@@ -124,6 +127,7 @@ class Scheduler:
         self._seats: tuple[Counter[OwnerId], ...] = tuple(Counter() for _ in RANKS)
         self._arrivals = 0
         self._turns = 0
+        self._resumed: list[Sequence] = []
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Raises `Overloaded` when too many wait already."""
@@ -144,6 +148,9 @@ class Scheduler:
         """The sequence ended; its blocks are the caller's to give back."""
         if sequence.status is Status.RUNNING:
             self._unseat(sequence)
+        elif sequence.status is Status.RESTORING:
+            self.restoring.remove(sequence)
+            self._free_seat(sequence)
         else:
             self.waiting.remove(sequence)
         self._deficits[sequence.rank].leave(sequence.owner_id)
@@ -152,6 +159,9 @@ class Scheduler:
     def schedule(self, now: float) -> Step:
         """Decide one step; blocks for it are held when this returns."""
         step = Step(self._capacity.step_tokens)
+        # One that was preempted or has ended since is not in its place any more.
+        step.admitted += [s for s in self._resumed if s.status is Status.RUNNING]
+        self._resumed.clear()
         for group in GROUPS:
             preemptions = self.preemptions
             self._decode(step, group, now)
@@ -241,8 +251,10 @@ class Scheduler:
         if round_.line:
             heappop(round_.line)
         round_.prefills.setdefault(sequence.owner_id, deque()).append(sequence)
-        # Its own turn decides how much more: this much, so that no match is held without its copy.
-        self._give(step, sequence, 1)
+        if sequence.status is Status.RUNNING:
+            # Its own turn decides how much more: this much, so that no match is held without its
+            # copy.
+            self._give(step, sequence, 1)
         return True
 
     def _ready(self, rank: int, owner_id: OwnerId) -> Sequence | None:
@@ -250,10 +262,16 @@ class Scheduler:
         queue = self.waiting.of(rank).get(owner_id, ())
         return next((s for s in queue if not self._waits_for_prefix(s)), None)
 
+    @property
+    def _seated(self) -> int:
+        return len(self.running) + len(self.restoring)
+
     def _has_seat(self, rank: int) -> bool:
         """Whether one more of those who wait may run, if need be in the place of a weaker one."""
-        if len(self.running) < self._capacity.max_running or self.running[-1].rank > rank:
+        if self._seated < self._capacity.max_running:
             return True
+        if not self.running or self.running[-1].rank > rank:
+            return bool(self.running)
         seats = self._seats[rank]
         several = self.running[-1].rank == rank and len(seats) < seats.total()
         return several and not self.waiting.of(rank).keys() <= seats.keys()
@@ -261,7 +279,7 @@ class Scheduler:
     def _seat(self, step: Step, sequence: Sequence, now: float) -> bool:
         holding = None
         while holding is None:
-            if len(self.running) < self._capacity.max_running:
+            if self._seated < self._capacity.max_running:
                 holding = self._cache.acquire(
                     sequence.ids, sequence.scopes, known_end=sequence.known_end, now=now
                 )
@@ -274,13 +292,29 @@ class Scheduler:
         self._turns += 1
         sequence.turn = self._turns
         sequence.holding = holding
-        sequence.written = holding.cached
+        holding.durable = sequence.job.durable
+        self._seats[sequence.rank][sequence.owner_id] += 1
+        if holding.restoring is not None:
+            sequence.status = Status.RESTORING
+            self.restoring.append(sequence)
+        else:
+            self._start(sequence)
+            step.admitted.append(sequence)
+        return True
+
+    def resume(self, holding: Holding) -> None:
+        """What a sequence waited for has arrived: it is admitted with the next step."""
+        sequence = next(s for s in self.restoring if s.holding is holding)
+        self.restoring.remove(sequence)
+        self._start(sequence)
+        self._resumed.append(sequence)
+
+    def _start(self, sequence: Sequence) -> None:
+        assert sequence.holding is not None
+        sequence.written = sequence.holding.cached
         sequence.status = Status.RUNNING
         self.running.append(sequence)
         self.running.sort(key=lambda s: (s.rank, s.turn))
-        self._seats[sequence.rank][sequence.owner_id] += 1
-        step.admitted.append(sequence)
-        return True
 
     # ------------------------------------------------------------ who gives way
 
@@ -290,7 +324,9 @@ class Scheduler:
         seats = self._seats[newest.rank]
         if len(seats) == seats.total():
             return newest
-        return next(s for s in reversed(self.running) if seats[s.owner_id] > 1)
+        # Another that is being restored gives nothing back, and counts all the same.
+        several = (s for s in reversed(self.running) if seats[s.owner_id] > 1)
+        return next((s for s in several if s.rank == newest.rank), newest)
 
     def _is_weaker(self, runs: Sequence, waits: Sequence) -> bool:
         """Whether one that runs is weaker than one that waits would be."""
@@ -315,6 +351,9 @@ class Scheduler:
 
     def _unseat(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self._free_seat(sequence)
+
+    def _free_seat(self, sequence: Sequence) -> None:
         seats = self._seats[sequence.rank]
         seats[sequence.owner_id] -= 1
         if not seats[sequence.owner_id]:

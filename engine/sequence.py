@@ -3,8 +3,9 @@
 Knows its own job only: neither who else runs nor how a token is chosen. Its road:
 
     waiting -> running -> ended
-       ^          |
-       +----------+   preempted: it gave its blocks back and will take up where it was
+       | ^        | ^
+       | +--------+ |   preempted: it gave its blocks back and will take up where it was
+       +-> restoring    its blocks are being read from a lower tier
 """
 
 import enum
@@ -12,9 +13,10 @@ from array import array
 
 import msgspec
 
-from engine.api import FinishReason, Job, JobClass, OwnerId, Seam
+from engine.api import FinishReason, Job, JobClass, OwnerId, Seam, Subject, SubjectKind
 from engine.errors import InvalidJob, PromptTooLong
-from engine.kv.cache import Cache, Holding, lease_key
+from engine.kv.cache import Cache, lease_key
+from engine.kv.holding import Holding
 from engine.kv.misses import Miss
 from engine.kv.prefix import Ids, Scopes, scopes_of
 from engine.step import Draw, Run
@@ -25,6 +27,7 @@ RANKS = {JobClass.INTERACTIVE: 0, JobClass.BACKGROUND: 1, JobClass.DRAFT: 2}
 
 class Status(enum.Enum):
     WAITING = "waiting"
+    RESTORING = "restoring"
     RUNNING = "running"
     ENDED = "ended"
 
@@ -207,6 +210,10 @@ class Sequence:
         if len(self.ids) >= self.end:
             return Ending(reason=FinishReason.LENGTH)
         return None
+
+    def belongs_to(self, subject: Subject) -> bool:
+        whole = subject.kind is SubjectKind.OWNER
+        return self.owner_id == subject.owner_id and (whole or self.key[1] == subject.subject_id)
 
     def will_write(self, end: int) -> bool:
         """Whether it prefills, and is going to publish a block that ends at `end`."""

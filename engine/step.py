@@ -6,14 +6,15 @@ sampling. A runner never decides; it may be a step late (`launch` and `collect` 
 apart so that the next plan can be made meanwhile).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NewType, Protocol
 
 import msgspec
 
-from engine.api import JobId, Sampling
+from engine.api import JobId, OwnerId, Sampling, Scope, Tier
 
 BlockId = NewType("BlockId", int)
+TransferId = NewType("TransferId", int)
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +56,100 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     draw: Draw | None
 
 
+class Slots(msgspec.Struct, frozen=True, kw_only=True):
+    """`tokens` slots of the pool, from slot `offset` of the first block on, block after block."""
+
+    blocks: tuple[BlockId, ...]
+    offset: int
+    tokens: int
+
+
+def slots_at(table: Sequence[BlockId], block_tokens: int, start: int, tokens: int) -> Slots:
+    """Where positions `[start, start + tokens)` of a block table lie."""
+    blocks = table[start // block_tokens : -(-(start + tokens) // block_tokens)]
+    return Slots(blocks=tuple(blocks), offset=start % block_tokens, tokens=tokens)
+
+
+class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of one path's tokens that a lower tier keeps, and what it continues.
+
+    `name` is never given twice. The KV is that of `token_ids` behind the tokens of `parent` and
+    those before it; "" continues nothing. Whose lease had it written: `owner_id`, `session_id`.
+    """
+
+    name: str
+    parent: str
+    scope: Scope
+    start: int
+    token_ids: tuple[int, ...]
+    owner_id: OwnerId
+    session_id: str
+    durable: bool = True
+    """False: it may lie in memory only."""
+
+
+class Park(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy the KV in `slots` into a new segment of `tier`. The slots do not change meanwhile."""
+
+    transfer_id: TransferId
+    tier: Tier
+    head: SegmentHead
+    slots: Slots
+
+
+class Spill(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy a segment from host memory to disk."""
+
+    transfer_id: TransferId
+    head: SegmentHead
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens `[skip, skip + slots.tokens)` of a segment, into `slots`."""
+
+    tier: Tier
+    name: str
+    skip: int
+    slots: Slots
+
+
+class Restore(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy segments' KV into slots that nobody reads before it arrives; pieces are in order."""
+
+    transfer_id: TransferId
+    pieces: tuple[Piece, ...]
+
+
+class Drop(msgspec.Struct, frozen=True, kw_only=True):
+    """Let a segment's bytes go, after every transfer that was ordered before."""
+
+    tier: Tier
+    name: str
+
+
+Transfer = Park | Spill | Restore | Drop
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A park, spill or restore is over. `pieces` of a restore are whole, the rest are damaged.
+
+    For a park or a spill `pieces` is 1 when the segment is whole and 0 when it could not be
+    written. `seconds` is what the transfer took.
+    """
+
+    transfer_id: TransferId
+    pieces: int
+    seconds: float
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     copies: tuple[Copy, ...]
     runs: tuple[Run, ...]
     wipes: tuple[BlockId, ...] = ()
     """Blocks that were forgotten or freed: zeroed (or poisoned, in test mode) before the copies."""
+    transfers: tuple[Transfer, ...] = ()
+    """Started with this step, in order; they end when they end, and no step waits for them."""
 
 
 class DrawnToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +172,10 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of the plan."""
 
 
+Arrivals = Callable[[Arrival], None]
+"""Is told of each transfer that is over, on any thread."""
+
+
 class Handle(Protocol):
     """A launched step."""
 
@@ -91,8 +184,19 @@ class Handle(Protocol):
 
 
 class Runner(Protocol):
-    """Carries plans out. Plans are launched in order; each is collected exactly once."""
+    """Carries plans out. Plans are launched in order; each is collected exactly once.
+
+    Transfers arrive later and by another road (`Arrivals`), each park, spill and restore once.
+    """
+
+    def tell(self, arrivals: Arrivals) -> None:
+        """Who is told of transfers that are over; called once, before the first plan."""
+        ...
 
     def launch(self, plan: Plan) -> Handle: ...
 
     def collect(self, handle: Handle) -> StepResult: ...
+
+    def close(self) -> None:
+        """Finish the transfers that were started."""
+        ...

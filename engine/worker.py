@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from engine.core import Core, CoreEvent
-from engine.step import Runner
+from engine.core import Core
+from engine.outcome import CoreEvent
+from engine.step import Arrival, Runner
 
 Command = Callable[[Core, float], object]
 """What to do with the core, and the time at which it is done."""
@@ -34,6 +35,7 @@ class Worker:
         # Bounded by those who fill it: a job has one submit, one cancel and one stop in here.
         self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._live, name="engine", daemon=True)
+        runner.tell(self._hear)
 
     def start(self) -> None:
         self._thread.start()
@@ -43,7 +45,7 @@ class Worker:
         self._inbox.put(command)
 
     def stop(self) -> None:
-        """Obey what was posted before, then end. Does not wait."""
+        """Obey what was posted before, park what is warm, then end. Does not wait."""
         self._inbox.put(None)
 
     def join(self) -> None:
@@ -54,6 +56,10 @@ class Worker:
             idle = False
             while self._obey(wait=idle):
                 idle = not self._step()
+            self._core.close()
+            while self._step() or self._core.is_moving:
+                self._obey(wait=self._core.is_moving)
+            self._runner.close()
             self._tell(self._core.take_events())
         except BaseException as error:  # noqa: BLE001  whatever it is, somebody must be told
             self._fail(error)
@@ -83,6 +89,10 @@ class Worker:
         result = self._runner.collect(self._runner.launch(plan))
         self._tell(self._core.commit(result, time.monotonic()))
         return True
+
+    def _hear(self, arrival: Arrival) -> None:
+        """On a thread of the runner's: a transfer is over."""
+        self.post(lambda core, _: core.arrived(arrival))
 
     def _tell(self, events: list[CoreEvent]) -> None:
         if events:

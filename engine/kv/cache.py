@@ -18,11 +18,9 @@ So a block that the index keeps is written by nobody, and an abort publishes onl
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
-from itertools import takewhile
 from typing import Concatenate, ParamSpec, TypeVar
 
 from engine.api import (
-    OPERATOR_SCOPE,
     BlockCounts,
     CacheEvent,
     CacheSnapshot,
@@ -30,10 +28,8 @@ from engine.api import (
     LeaseState,
     MissReason,
     OwnerId,
-    PrefixNode,
     RetentionClass,
     SessionId,
-    SessionView,
     Subject,
     SubjectKind,
     Wish,
@@ -41,35 +37,24 @@ from engine.api import (
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.eviction import Evictor
+from engine.kv.holding import Holding
 from engine.kv.journal import Journal
 from engine.kv.leases import NO_SESSION, Leases
-from engine.kv.pins import DEFAULT_BUDGET, Budget, Lease, LeaseKey, blocks_of
+from engine.kv.parking import Parking
+from engine.kv.pins import DEFAULT_BUDGET, Budget, LeaseKey, blocks_of
 from engine.kv.prefix import Entry, Ids, PrefixIndex, Scopes
-from engine.kv.retention import EvictionQueue, retention_of
-from engine.step import BlockId, Copy
+from engine.kv.prices import Prices
+from engine.kv.retention import CostWorth, EvictionQueue
+from engine.kv.returns import MOONCAKE, GapModel
+from engine.kv.survey import node_view, session_view
+from engine.kv.tiers import NO_TIERS, Tiers
+from engine.step import Arrival, BlockId, Copy, SegmentHead, Transfer
 
 PUBLISHED = (SubjectKind.PERSONA, SubjectKind.DOCUMENT)
 """Whose text the operator's zone holds: it is forgotten with them and with nobody else."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Holding:
-    """What one sequence holds: its path's scopes, its block table, and the copy it waits for.
-
-    `cached` tokens were matched at acquire; `[0, published)` is the index's as well.
-    """
-
-    __slots__ = ("cached", "copy", "entry", "published", "scopes", "table")
-
-    def __init__(self, scopes: Scopes, table: list[BlockId], entry: Entry) -> None:
-        self.scopes = scopes
-        self.table = table
-        self.entry = entry
-        self.cached = 0
-        self.published = 0
-        self.copy: Copy | None = None
 
 
 def metered(
@@ -99,8 +84,9 @@ class Cache:
         pool: BlockPool,
         index: PrefixIndex,
         block_tokens: int,
-        meter: Callable[[], float] = float,
         *,
+        meter: Callable[[], float] = float,
+        tiers: Tiers | None = None,
         budget: Budget = DEFAULT_BUDGET,
     ) -> None:
         self.meter = meter
@@ -109,11 +95,14 @@ class Cache:
         self._index = index
         self._block_tokens = block_tokens
         self._queue = EvictionQueue()
+        self._prices = Prices()
         self._leases = Leases(index, pool, block_tokens, refile=self._queue.offer, budget=budget)
         self._journal = Journal(pool)
         self._evictor = Evictor(
             pool, index, queue=self._queue, leases=self._leases, journal=self._journal
         )
+        self.tiers = tiers or Tiers(NO_TIERS, pool, block_tokens, "")
+        self._parking = Parking(pool, self._queue, self.tiers, block_tokens)
         self._uses = 0
 
     # ------------------------------------------------------------ a sequence's road
@@ -128,7 +117,7 @@ class Cache:
         """Blocks for all of `ids`, matched as far as `known_end` allows; None: no room now.
 
         A returned `copy` must be part of the step that first runs the sequence; until `copied` is
-        called its source is protected.
+        called its source is protected. One that is `restoring` runs after `arrived` says so.
         """
         match = self._index.match(ids, scopes, known_end)
         self._touch(self._index.cut_behind(match), now)
@@ -136,6 +125,10 @@ class Cache:
         missing = self._blocks_to(len(ids)) - len(match.blocks)
         after = match.blocks[-1] if match.blocks else None
         tokens, partial = match.tokens, match.partial
+        parked = self._parking.find(ids, scopes, known_end, tokens)
+        if parked is not None:
+            # Whole blocks only: what is copied when the sequence runs must not be restored before.
+            tokens, partial = len(match.blocks) * self._block_tokens, None
         if partial is not None:
             self._pool.begin_copy(partial)
         fresh = self._allocate(missing, after)
@@ -153,6 +146,8 @@ class Cache:
         if partial is not None:
             slots = tokens % self._block_tokens
             holding.copy = Copy(source=partial, target=fresh[0], slots=slots)
+        if parked is not None:
+            self._parking.restore(holding, parked)
         return holding
 
     @metered
@@ -189,7 +184,7 @@ class Cache:
         """
         entry = self._close(holding, ids, written, now)
         if entry is not None:
-            self._leases.end_turn(key, entry, now)
+            self._leases.end_turn(key, entry, now, durable=holding.durable)
             self._queue.offer(entry)
 
     @metered
@@ -207,7 +202,8 @@ class Cache:
         """Give the blocks back unpublished and have them wiped: their subject was forgotten."""
         self.copied(holding)
         self._pool.wipe_when_free(holding.table)
-        self._give_back(holding.table)
+        if not self._parking.abandon(holding):
+            self._give_back(holding.table)
 
     # ------------------------------------------------------------ subjects
 
@@ -227,10 +223,15 @@ class Cache:
             expires_s=next((lease.expires_s for lease in held), None),
         )
 
+    def keep_by_cost(self, model: GapModel = MOONCAKE) -> None:
+        """Weigh price and chance of return inside a class; without it, least recently used goes."""
+        self._queue.weigh(CostWorth(self._prices, model))
+
     def expire(self, now: float) -> None:
         """Time goes on: let leases that are due fall back."""
         self._queue.now = now
-        self._leases.expire(now)
+        for lease in self._leases.expire(now):
+            self._parking.want(lease.entries)
 
     def loss(self, key: LeaseKey) -> MissReason | None:
         """Why the subject's blocks were let go since its last turn, if they were."""
@@ -263,19 +264,22 @@ class Cache:
             sequence_number=self._journal.last,
             blocks=self.counts(),
             sessions=tuple(
-                _session_view(lease, now)
+                session_view(lease, now)
                 for lease in self._leases
                 if lease.kind is SubjectKind.SESSION and lease.key[1] != NO_SESSION
             ),
-            nodes=tuple(self._node(entry) for entry in self._index.entries()),
+            nodes=tuple(
+                node_view(entry, self._index.root, self._pool) for entry in self._index.entries()
+            ),
         )
 
     def check(self, holdings: Iterable[Holding]) -> None:
         """Every invariant of the books, given all that is held. Raises `Corrupt`."""
-        holdings = list(holdings)
+        holdings = [*holdings, *self._parking.abandoned]
         in_use = Counter(block for holding in holdings for block in holding.table)
         kept = self._index.check()
         self._pool.check(in_use, kept)
+        self.tiers.check()
         self._leases.check()
         for holding in holdings:
             own = holding.table[holding.published // self._block_tokens :]
@@ -284,10 +288,52 @@ class Cache:
                 if block in kept or in_use[block] > 1:
                     raise Corrupt(f"block {block} can be written while others refer to it")
 
+    # ------------------------------------------------------------ lower tiers
+
+    @metered
+    def arrived(self, arrival: Arrival) -> Holding | None:
+        """A transfer is over. The holding that waited for it, if one does.
+
+        It has as much cached as was whole; the rest is to be computed.
+        """
+        holding, given_back = self._parking.arrived(arrival)
+        self._give_back(given_back)
+        return holding
+
+    @metered
+    def take_transfers(self) -> tuple[Transfer, ...]:
+        """What is to be moved with the next step."""
+        self._parking.order()
+        return self.tiers.take_orders()
+
+    def load(self, heads: Iterable[SegmentHead]) -> None:
+        """Take over what an earlier life left on disk, longest unused first."""
+        self.tiers.load(heads)
+
+    def learn_speed(self, spans: Sequence[tuple[int, int]], seconds: float) -> None:
+        """A step computed the tokens of each `[start, end)` in that time, all together."""
+        self._prices.learn(spans, seconds)
+        tokens = sum(end - start for start, end in spans)
+        if tokens >= self._block_tokens:
+            self._parking.computing.learn(tokens, seconds)
+
+    def park_everything(self) -> None:
+        """Whatever is leased is to outlive the engine, where there is a disk."""
+        self.tiers.spill()
+        for lease in self._leases:
+            self._parking.want(lease.entries)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether something is parked or restored now, or waits for that."""
+        return self._parking.is_busy
+
     # ------------------------------------------------------------ inside
 
     def _close(self, holding: Holding, ids: Ids, written: int, now: float) -> Entry | None:
         """Publish and give back; returns what the path ends in, if anything of it is published."""
+        if self._parking.abandon(holding):
+            return None
         self.copied(holding)
         # Another may have gone on from the entry that this path ends in: then it is split there.
         if written > holding.published or holding.entry.end != holding.published:
@@ -322,6 +368,7 @@ class Cache:
         return self._pool.allocate(count, after)
 
     def _forget(self, subject: Subject, running: Sequence[Holding]) -> LeaseState:
+        self.tiers.forget(subject)
         own = Counter(block for holding in running for block in holding.table)
         ends = [holding.entry for holding in running if holding.published]
         for lease in self._leases.of(subject):
@@ -329,29 +376,11 @@ class Cache:
             self._leases.forget(lease)
         # Where paths part inside a block, who goes last leaves its tail to what is left.
         for entry in sorted(ends, key=lambda entry: (-entry.end, entry.used)):
-            self._unpublish(entry, subject, own)
+            self._evictor.forget(entry, own, published=subject.kind in PUBLISHED)
         orphan = RetentionClass.ORPHAN
         return LeaseState(
             subject=subject, wished=orphan, retention=orphan, pinned_blocks=0, expires_s=None
         )
-
-    def _unpublish(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> None:
-        """Take the end of a path out of the index, as far up as nobody else refers to it."""
-        while count := self._forgettable_blocks(entry, subject, own):
-            self._pool.wipe_when_free(entry.blocks[-count:])
-            trimming = self._index.trim(entry, count)
-            self._journal.note("forgotten", entry.scope, trimming.tokens)
-            entry = trimming.parent if trimming.gone else entry
-            self._queue.offer(entry)
-
-    def _forgettable_blocks(self, entry: Entry, subject: Subject, own: Counter[BlockId]) -> int:
-        """How many blocks at the entry's end only the subject itself refers to."""
-        if entry.parent is None or not entry.is_leaf or self._leases.is_claimed(entry):
-            return 0
-        if entry.scope == OPERATOR_SCOPE and subject.kind not in PUBLISHED:
-            return 0
-        tail = takewhile(lambda block: self._pool.users(block) == own[block], entry.blocks[::-1])
-        return sum(1 for _ in tail)
 
     def _touch(self, entry: Entry, now: float) -> None:
         self._uses += 1
@@ -361,31 +390,7 @@ class Cache:
     def _blocks_to(self, position: int) -> int:
         return -(-position // self._block_tokens)
 
-    def _node(self, entry: Entry) -> PrefixNode:
-        in_use = any(self._pool.users(block) for block in entry.blocks)
-        parent = entry.parent
-        return PrefixNode(
-            node_id=entry.entry_id,
-            parent_id=parent.entry_id if parent and parent is not self._index.root else None,
-            scope=entry.scope,
-            tokens=len(entry.ids),
-            blocks=len(entry.blocks),
-            in_use=in_use,
-            retention=RetentionClass.RUNNING if in_use else retention_of(entry),
-        )
-
 
 def lease_key(owner_id: OwnerId, session_id: SessionId | None) -> LeaseKey:
     """The lease that a job's path belongs to."""
     return owner_id, session_id or NO_SESSION
-
-
-def _session_view(lease: Lease, now: float) -> SessionView:
-    owner_id, session_id = lease.key
-    return SessionView(
-        session_id=SessionId(session_id),
-        owner_id=owner_id,
-        retention=lease.retention,
-        cached_tokens=lease.cached_tokens,
-        idle_s=max(0.0, now - lease.used_s),
-    )

@@ -1,16 +1,19 @@
-"""Makes room in the pool: lets leaves go from their ends, in the order of retention.
+"""Lets leaves go from their ends: to make room, in the order of retention, or to be forgotten.
 
 Knows the index, the leases that its entries are held by, and which blocks somebody needs; knows no
 sequence and no step. Upholds law 9: never more than what is missing, never a block in use.
 """
 
+from collections import Counter
 from itertools import islice, takewhile
 
+from engine.api import OPERATOR_SCOPE
 from engine.kv.blocks import BlockPool
 from engine.kv.journal import Journal
 from engine.kv.leases import Leases
 from engine.kv.prefix import Entry, PrefixIndex
 from engine.kv.retention import EvictionQueue
+from engine.step import BlockId
 
 
 class Evictor:
@@ -43,6 +46,28 @@ class Evictor:
         for leaf in self._busy:
             self._queue.offer(leaf)
         self._busy.clear()
+
+    def forget(self, entry: Entry, own: Counter[BlockId], *, published: bool) -> None:
+        """Take the end of a path out of the index, as far up as nobody else refers to it.
+
+        `own` is how often the forgotten subject's sequences use each block. The operator's text
+        goes with what it was `published` as and with nobody else. What goes is wiped.
+        """
+        while count := self._forgettable_blocks(entry, own, published=published):
+            self._pool.wipe_when_free(entry.blocks[-count:])
+            trimming = self._index.trim(entry, count)
+            self._journal.note("forgotten", entry.scope, trimming.tokens)
+            entry = trimming.parent if trimming.gone else entry
+            self._queue.offer(entry)
+
+    def _forgettable_blocks(self, entry: Entry, own: Counter[BlockId], *, published: bool) -> int:
+        """How many blocks at the entry's end only the subject itself refers to."""
+        if entry.parent is None or not entry.is_leaf or self._leases.is_claimed(entry):
+            return 0
+        if entry.scope == OPERATOR_SCOPE and not published:
+            return 0
+        tail = takewhile(lambda block: self._pool.users(block) == own[block], entry.blocks[::-1])
+        return sum(1 for _ in tail)
 
     def _evict(self, wanted: int) -> None:
         while self._pool.free_blocks < wanted:

@@ -72,14 +72,18 @@ class Leases:
         """Every subject's, orphans left out."""
         return iter(self._leases.values())
 
-    def end_turn(self, key: LeaseKey, entry: Entry, now: float) -> None:
-        """A path of the subject now ends in `entry`; earlier ends on the same path are dropped."""
+    def end_turn(self, key: LeaseKey, entry: Entry, now: float, *, durable: bool = True) -> None:
+        """A path of the subject now ends in `entry`; earlier ends on the same path are dropped.
+
+        One turn that is not `durable` makes the whole subject so.
+        """
         if key[1] == NO_SESSION:
             self.orphan(key, entry, now)
             return
         self._pass(now)
         lease = self._leases.setdefault(key, Lease(key, SubjectKind.SESSION, self._now))
-        lease.turns += 1
+        lease.learn_turn(entry, self._now)
+        lease.durable = lease.durable and durable
         self._use(lease, entry)
         self._losses.pop(key, None)
         self._use_zone(entry)

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.api import OwnerId, RetentionClass, SubjectKind
+from engine.api import OPERATOR_SCOPE, OwnerId, RetentionClass, SubjectKind
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.prefix import Entry
+from engine.kv.returns import NO_HABIT, Habit
 from engine.step import BlockId
 
 PINNING = [rank for rank in RetentionClass if rank >= RetentionClass.KEPT]
@@ -43,14 +44,18 @@ LeaseKey = tuple[OwnerId, str]
 class Lease:
     """The soft pin of one subject, or (`kind` None) of a text of the operator's by itself.
 
-    An `orphan` one has what its subject does not go through: drafts, cancelled branches. `wished` is the class that was asked for, until `expires_s`; `retention` is the one granted.
+    An `orphan` one has what its subject does not go through: drafts, cancelled branches. `wished`
+    is the class that was asked for, until `expires_s`; `retention` is the one granted. What is not
+    `durable` may lie in memory only.
     `ttl_s` is the wish's window, which every turn opens anew. `queued_s` and `rank` belong to those
     who look after expiry and budget.
     """
 
     __slots__ = (
+        "durable",
         "entries",
         "expires_s",
+        "habit",
         "key",
         "kind",
         "orphan",
@@ -59,7 +64,6 @@ class Lease:
         "recent_until_s",
         "retention",
         "ttl_s",
-        "turns",
         "used_s",
         "wished",
     )
@@ -76,7 +80,8 @@ class Lease:
         self.expires_s: float | None = None
         self.recent_until_s = NEVER
         self.used_s = now
-        self.turns = 0
+        self.habit = NO_HABIT
+        self.durable = True
         self.entries: set[Entry] = set()
         self.queued_s: float | None = None
         self.rank: RetentionClass | None = None
@@ -103,6 +108,18 @@ class Lease:
     def cached_tokens(self) -> int:
         """Tokens of its longest path."""
         return max((entry.end for entry in self.entries), default=0)
+
+    def learn_turn(self, entry: Entry, now: float) -> None:
+        """A turn of the subject ended in `entry`."""
+        before = self.habit
+        zone = (above.end for above in entry.path() if above.scope == OPERATOR_SCOPE)
+        known_tokens = before.path_tokens if before.turns else next(zone, 0)
+        self.habit = Habit(
+            turns=before.turns + 1,
+            gap_s=now - self.used_s if before.turns else None,
+            path_tokens=entry.end,
+            new_tokens=max(0, entry.end - known_tokens),
+        )
 
     def due_s(self, now: float) -> float | None:
         """When its class may fall by itself."""

@@ -63,6 +63,7 @@ class Entry:
         "ids",
         "name",
         "parent",
+        "parked",
         "pins",
         "queued",
         "scope",
@@ -81,6 +82,7 @@ class Entry:
         self.children: dict[object, list[Entry]] = {}
         self.held_by: set[Holder] = set()
         self.pins: dict[OwnerId, int] = {}
+        self.parked = 0
         self.used = 0
         self.used_s = 0.0
         self.queued: EvictionKey | None = None
@@ -191,6 +193,20 @@ def scopes_of(zones: Sequence[Zone]) -> Scopes:
             scopes.pop()
         scopes.append((zone.scope, zone.end))
     return (*scopes[:-1], (scopes[-1][0], NO_END))
+
+
+def path_of(entry: Entry, block_tokens: int) -> tuple[Ids, Scopes, list[BlockId]]:
+    """The whole path that ends with an entry: ids, who may match them, block table."""
+    ids: Ids = array("I")
+    scopes: list[tuple[Scope, int]] = []
+    table: list[BlockId] = []
+    for above in reversed(list(entry.path())):
+        ids += above.ids
+        if scopes and scopes[-1][0] == above.scope:
+            scopes.pop()
+        scopes.append((above.scope, above.end))
+        table[above.start // block_tokens :] = above.blocks
+    return ids, tuple(scopes), table
 
 
 def shared_tokens(left: Ids, right: Ids) -> int:

@@ -49,11 +49,18 @@ class _Single:
 
 
 class PagedStep:
-    """What every layer of one forward pass needs to know about the runs of a plan."""
+    """What every layer of one forward pass needs to know about the runs of a plan.
 
-    def __init__(self, pool: Pool, runs: Sequence[Run], dtype: torch.dtype) -> None:
+    With `uses_views` neighbouring slots are read where they lie; without, always as a copy, so that
+    products see the same memory layout wherever the blocks are.
+    """
+
+    def __init__(
+        self, pool: Pool, runs: Sequence[Run], dtype: torch.dtype, *, uses_views: bool = True
+    ) -> None:
         self._pool = pool
         self._dtype = dtype
+        self._uses_views = uses_views
         spans = list(pairwise(accumulate((len(run.token_ids) for run in runs), initial=0)))
         tables = [_slots(run, pool.block_tokens) for run in runs]
         written = [table[run.start :] for table, run in zip(tables, runs, strict=True)]
@@ -99,7 +106,11 @@ class PagedStep:
     def _rows(self, slots: NDArray[np.int64]) -> _Rows:
         """Rows of the pool: a view where the slots are neighbours, else an index."""
         first, last = int(slots[0]), int(slots[-1])
-        if last - first == len(slots) - 1 and bool((np.diff(slots) == 1).all()):
+        if (
+            self._uses_views
+            and last - first == len(slots) - 1
+            and bool((np.diff(slots) == 1).all())
+        ):
             return slice(first, last + 1)
         return self._index(slots)
 

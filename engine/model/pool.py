@@ -5,12 +5,17 @@ Owns the bytes of every block. Slot s of layer l is `keys[l][s]`; block b is the
 refuses to know which block belongs to whom: it is told what to write, copy and wipe.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import torch
 
-from engine.step import BlockId, Copy
+from engine.step import BlockId, Copy, Slots
+
+# numpy knows no bfloat16; a copy only needs the bits.
+_BITS = {2: torch.int16, 4: torch.int32}
 
 
 class KVShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +85,47 @@ class Pool:
                 :, :, source : source + order.slots
             ]
 
+    def read(self, slots: Slots) -> torch.Tensor:
+        """A copy of some slots' KV: [2, layers, tokens, kv heads, head size], on the CPU.
+
+        May run beside the thread that computes: on a CPU it uses no thread but the caller's.
+        """
+        shape = (*self._store.shape[:2], slots.tokens, *self._store.shape[3:])
+        kv = torch.empty(shape, dtype=self._store.dtype)
+        ours, theirs = _plain(self._store), _plain(kv)
+        for at, start, tokens in self._spans(slots):
+            theirs[:, :, at : at + tokens] = ours[:, :, start : start + tokens]
+        return kv
+
+    def write(self, slots: Slots, kv: torch.Tensor) -> None:
+        """Put KV [2, layers, tokens or more, kv heads, head size] into some slots; as `read`."""
+        ours, theirs = _plain(self._store), _plain(kv)
+        for at, start, tokens in self._spans(slots):
+            ours[:, :, start : start + tokens] = theirs[:, :, at : at + tokens]
+
     def wipe(self, block_ids: Sequence[BlockId]) -> None:
         """Zero whole blocks, or poison them in test mode, in all layers."""
         for block_id in block_ids:
             start = block_id * self.block_tokens
             self._store[:, :, start : start + self.block_tokens] = self._empty
+
+    def _spans(self, slots: Slots) -> Iterator[tuple[int, int, int]]:
+        """Neighbouring slots together: (tokens before them, first slot, how many)."""
+        done = 0
+        blocks = deque(slots.blocks)
+        offset = slots.offset
+        while done < slots.tokens:
+            first = last = blocks.popleft()
+            while blocks and blocks[0] == last + 1:
+                last = blocks.popleft()
+            start = first * self.block_tokens + offset
+            tokens = min((last + 1) * self.block_tokens - start, slots.tokens - done)
+            yield done, start, tokens
+            done, offset = done + tokens, 0
+
+
+def _plain(kv: torch.Tensor) -> Any:
+    """What KV is copied through: numpy's own view on a CPU, whose copies start no threads."""
+    if kv.device.type != "cpu":
+        return kv
+    return kv.view(_BITS[kv.element_size()]).numpy()

@@ -14,11 +14,23 @@ import torch
 from engine.api import JobId
 from engine.config import EngineConfig
 from engine.errors import Corrupt, Misconfigured
+from engine.model.carrier import Carrier
 from engine.model.load import LoadedModel, kv_memory_bytes
 from engine.model.paged import ATTENTION, PagedStep
 from engine.model.pool import Pool
 from engine.model.sample import draw_tokens
-from engine.step import BlockId, DrawnToken, Handle, Plan, Run, RunResult, StepResult
+from engine.model.segments import SegmentFiles
+from engine.step import (
+    Arrivals,
+    BlockId,
+    DrawnToken,
+    Handle,
+    Plan,
+    Run,
+    RunResult,
+    SegmentHead,
+    StepResult,
+)
 
 _PROBE = JobId("probe")
 
@@ -53,6 +65,7 @@ class ModelRunner:
         self.attention = f"torch ({ATTENTION})"
         self._loaded = loaded
         self._checks = config.checks
+        self._deterministic = config.deterministic
         self.pool = Pool(
             loaded.kv,
             blocks=blocks,
@@ -61,11 +74,29 @@ class ModelRunner:
             device=loaded.device,
             poison=config.poison,
         )
+        self._files = _segment_files(loaded, config)
+        self._carrier: Carrier | None = None
+
+    def tell(self, arrivals: Arrivals) -> None:
+        """Who hears of transfers that are over, on the thread that carried them. Called once."""
+        self._carrier = Carrier(self.pool, self._files, arrivals)
+
+    def parked(self) -> list[SegmentHead]:
+        """What an earlier life left on disk, longest unused first."""
+        return [] if self._files is None else self._files.heads()
+
+    def close(self) -> None:
+        """Finish the transfers that were started."""
+        if self._carrier is not None:
+            self._carrier.close()
 
     def launch(self, plan: Plan) -> FinishedStep:
         """Carry `plan` out; raises `Corrupt` where checks find a logit that is no number."""
         self.pool.wipe(plan.wipes)
         self.pool.copy(plan.copies)
+        if plan.transfers:
+            assert self._carrier is not None
+            self._carrier.carry(plan.transfers)
         drawn = self._compute(plan.runs) if plan.runs else []
         results = tuple(
             RunResult(job_id=run.job_id, drawn=tokens)
@@ -97,6 +128,12 @@ class ModelRunner:
             )
 
     def _compute(self, runs: Sequence[Run]) -> list[tuple[DrawnToken, ...]]:
+        if self._deterministic:
+            # Alone in its pass a run's sums do not depend on who else is there.
+            return [self._compute_together([run])[0] for run in runs]
+        return self._compute_together(runs)
+
+    def _compute_together(self, runs: Sequence[Run]) -> list[tuple[DrawnToken, ...]]:
         ends: list[int] = []
         rows = 0
         for run in runs:
@@ -123,7 +160,17 @@ class ModelRunner:
             position_ids=positions[None].to(device),
             use_cache=False,
             logits_to_keep=torch.tensor(rows, dtype=torch.long, device=device),
-            paged=PagedStep(self.pool, runs, self._loaded.dtype),
+            paged=PagedStep(
+                self.pool, runs, self._loaded.dtype, uses_views=not self._deterministic
+            ),
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+
+def _segment_files(loaded: LoadedModel, config: EngineConfig) -> SegmentFiles | None:
+    if not config.disk_bytes:
+        return None
+    # KV of the deterministic mode has its own sums, which no other pass may stand in for.
+    mode = "deterministic" if config.deterministic else "batched"
+    return SegmentFiles(config.data_dir / "parked", f"{loaded.model_fingerprint}/{mode}")

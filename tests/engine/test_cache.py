@@ -22,7 +22,8 @@ from engine.api import (
 )
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
-from engine.kv.cache import Cache, Holding, lease_key
+from engine.kv.cache import Cache, lease_key
+from engine.kv.holding import Holding
 from engine.kv.prefix import NO_END, Scopes
 from tests.kit.indexes import INDEXES, MakeIndex
 
@@ -37,7 +38,7 @@ class Bench:
     def __init__(self, make_index: MakeIndex, blocks: int = 16) -> None:
         ticks = count()
         pool = BlockPool(blocks)
-        self.cache = Cache(pool, make_index(pool, 4), 4, lambda: float(next(ticks)))
+        self.cache = Cache(pool, make_index(pool, 4), 4, meter=lambda: float(next(ticks)))
         self.running: list[Holding] = []
 
     def acquire(self, ids: Sequence[int], scopes: Scopes = OWN, now: float = 0.0) -> Holding | None:

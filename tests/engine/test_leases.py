@@ -115,7 +115,7 @@ def test_a_next_turn_renews_the_lease_and_moves_its_end():
 
     (lease,) = bench.leases
     assert lease.entries == {second}
-    assert (lease.retention, lease.turns) == (RECENT, 2)
+    assert (lease.retention, lease.habit.turns) == (RECENT, 2)
 
 
 def test_a_fork_keeps_both_ends():

@@ -27,8 +27,9 @@ from engine.api import (
     Started,
     Zone,
 )
-from engine.core import Core, CoreConfig, CoreEvent, Emitted, Ended
+from engine.core import Core, CoreConfig
 from engine.kv.cache import Cache
+from engine.outcome import CoreEvent, Emitted, Ended
 from tests.kit.paper import EOS_TOKEN_ID, VOCABULARY_TOKENS, PaperModel
 
 ANN, BEN = OwnerId("ann"), OwnerId("ben")
@@ -145,6 +146,11 @@ class Desk:
         self._book(self.core.commit(result, self.now + 0.5))
         return True
 
+    def arrive(self, at: int = 0, *, pieces: int | None = None) -> None:
+        """One transfer is over."""
+        self.core.arrived(self.paper.arrive(at, pieces=pieces))
+        self._book(self.core.take_events())
+
     def cancel(self, job: Job) -> Cancelled:
         cancelled = self.core.cancel(job.job_id, self.now)
         self._book(self.core.take_events())
@@ -157,8 +163,12 @@ class Desk:
     def finish(self, job: Job, steps: int = 1000) -> Turn:
         """Step until the job has ended."""
         for _ in range(steps):
-            if job.job_id in self.ended or not self.step():
+            if job.job_id in self.ended:
                 break
+            if not self.step():
+                if not self.paper.moving:
+                    break
+                self.arrive()
         ended = self.ended[job.job_id]
         return Turn(
             reason=ended.reason,
@@ -179,8 +189,11 @@ class Desk:
     def drain(self, steps: int = 10_000) -> None:
         """Step until nothing is left to do."""
         for _ in range(steps):
-            if not self.step():
+            if self.step():
+                continue
+            if not self.paper.moving:
                 return
+            self.arrive()
         raise AssertionError(f"still busy after {steps} steps")
 
     def _book(self, events: Sequence[CoreEvent]) -> None:

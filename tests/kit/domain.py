@@ -11,9 +11,11 @@ from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLogs
 from app.chat.hub import Hub
 from app.chat.ledger import Acceptance, Node
+from app.chat.library import Library
 from app.chat.rows import node
 from app.chat.supervisor import Supervisor
 from app.chat.tree import path
+from app.chat.warming import Warming
 from app.db.base import Database
 from app.db.models import Message as MessageRow
 from app.db.models import User
@@ -62,7 +64,9 @@ class Domain:
         self.hub = Hub()
         self.logs = EventLogs()
         self.conversations = Conversations(db, self.hub)
+        self.library = Library(db)
         self.supervisor = Supervisor(db, engine, self.logs, self.hub)
+        self.warming = Warming(db, engine, self.library, self.supervisor.heads)
 
     async def send(
         self,
@@ -149,5 +153,6 @@ class Domain:
 async def open_domain(db: Database, engine: Engine) -> AsyncIterator[Domain]:
     """A domain that runs until the block ends; what is live then is cut off."""
     domain = Domain(db, engine)
+    await domain.library.ensure_default()
     async with domain.supervisor.running():
         yield domain

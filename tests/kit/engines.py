@@ -60,6 +60,7 @@ def a_config(*, blocks: int = 256, **changes: object) -> EngineConfig:
         dtype="float32",
         device="cpu",
         kv_memory_bytes=blocks * BLOCK_BYTES,
+        disk_bytes=0,
         context_tokens=1024,
         step_tokens=128,
         max_running=8,

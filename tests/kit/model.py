@@ -37,6 +37,7 @@ def model_config(*, dtype: str = "float32", pool_blocks: int = 256) -> EngineCon
         dtype=dtype,
         device="cpu",
         kv_memory_bytes=pool_blocks * 16 * token_bytes,
+        disk_bytes=0,
         checks=True,
         poison=True,
     )

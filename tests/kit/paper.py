@@ -12,8 +12,24 @@ from itertools import count
 
 import msgspec
 
-from engine.api import Job, JobId
-from engine.step import BlockId, Draw, DrawnToken, Plan, Run, RunResult, StepResult
+from engine.api import Job, JobId, Tier
+from engine.step import (
+    Arrival,
+    Arrivals,
+    BlockId,
+    Draw,
+    DrawnToken,
+    Drop,
+    Park,
+    Plan,
+    Restore,
+    Run,
+    RunResult,
+    SegmentHead,
+    Slots,
+    Spill,
+    StepResult,
+)
 
 VOCABULARY_TOKENS = 97
 EOS_TOKEN_ID = 1
@@ -67,6 +83,17 @@ class PaperModel:
         self._block_tokens = block_tokens
         self._slots = [BLANK] * (pool_blocks * block_tokens)
         self._truth: dict[JobId, list[int]] = {}
+        self.moving: list[Park | Spill | Restore] = []
+        """Transfers that have not arrived; they read and write when they do, as late as may be."""
+        self.segments: dict[tuple[Tier, str], list[int]] = {}
+        self.heads: dict[str, SegmentHead] = {}
+        """Of every segment that was ever written, to disk or to host memory."""
+
+    def tell(self, arrivals: Arrivals) -> None:
+        """Arrivals are made by hand, with `arrive`."""
+
+    def close(self) -> None:
+        """Nothing to do."""
 
     def learn(self, job: Job) -> None:
         """Remember what the job's ids really are."""
@@ -81,12 +108,45 @@ class PaperModel:
             source, target = self._span(copy.source), self._span(copy.target)
             held = self._slots[source.start : source.start + copy.slots]
             self._slots[target.start : target.start + copy.slots] = held
+        for transfer in plan.transfers:
+            if isinstance(transfer, Drop):
+                del self.segments[transfer.tier, transfer.name]
+            else:
+                self.moving.append(transfer)
         written = [self._write(run) for run in plan.runs]
         runs = tuple(self._read(run, last) for run, last in zip(plan.runs, written, strict=True))
         return Step(step=plan.step, result=StepResult(step=plan.step, runs=runs))
 
     def collect(self, handle: Step) -> StepResult:
         return handle.result
+
+    def arrive(self, at: int = 0, *, pieces: int | None = None) -> Arrival:
+        """Carry out one transfer; with `pieces` only so many of its pieces are whole."""
+        transfer = self.moving.pop(at)
+        if isinstance(transfer, Restore):
+            whole = len(transfer.pieces) if pieces is None else min(pieces, len(transfer.pieces))
+            for piece in transfer.pieces[:whole]:
+                held = self.segments[piece.tier, piece.name][piece.skip :]
+                for slot, value in zip(self._places(piece.slots), held, strict=False):
+                    self._slots[slot] = value
+        else:
+            whole = 1 if pieces is None else min(pieces, 1)
+            if whole:
+                self._put(transfer)
+        return Arrival(transfer_id=transfer.transfer_id, pieces=whole, seconds=0.001)
+
+    def _put(self, transfer: Park | Spill) -> None:
+        name = transfer.head.name
+        self.heads[name] = transfer.head
+        if isinstance(transfer, Spill):
+            self.segments[Tier.DISK, name] = self.segments[Tier.HOST, name]
+        else:
+            held = [self._slots[slot] for slot in self._places(transfer.slots)]
+            self.segments[transfer.tier, name] = held
+
+    def _places(self, slots: Slots) -> list[int]:
+        """The pool's slots, in order."""
+        return [self._slot(slots.blocks, slots.offset + at) for at in range(slots.tokens)]
 
     def is_blank(self, block: BlockId) -> bool:
         """Whether nothing at all is left in the block."""

@@ -149,10 +149,10 @@ async def say_as_generate(chat: Chat, text: str) -> Outcome:
 def permuted_cache(config: CoreConfig, meter: Callable[[], float]) -> Cache:
     order = sorted(range(config.pool_blocks), key=lambda block: block * 7919 % 101)
     pool = BlockPool(config.pool_blocks, order=order, wipe_freed=True)
-    return Cache(pool, RadixIndex(pool, config.block_tokens), config.block_tokens, meter)
+    return Cache(pool, RadixIndex(pool, config.block_tokens), config.block_tokens, meter=meter)
 
 
 def colliding_cache(config: CoreConfig, meter: Callable[[], float]) -> Cache:
     pool = BlockPool(config.pool_blocks, wipe_freed=True)
     index = RadixIndex(pool, config.block_tokens, key=lambda _scope, _token_id: "same")
-    return Cache(pool, index, config.block_tokens, meter)
+    return Cache(pool, index, config.block_tokens, meter=meter)

@@ -1,0 +1,162 @@
+"""What is parked, and when; and whether bringing it back is worth its time.
+
+Knows the order of eviction, leases and lower tiers; moves nothing and evicts nothing. A path is
+parked when its lease has gone idle, when it is among the next to be evicted while room is short,
+and at the close. What nobody leases (drafts, cancelled branches) is never parked. A path is
+restored where reading it takes less time than computing it, both as they were measured here.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from engine.api import OPERATOR_SCOPE, RetentionClass, SubjectKind
+from engine.kv.blocks import BlockPool
+from engine.kv.holding import Holding
+from engine.kv.pins import Lease, LeaseKey
+from engine.kv.prefix import Entry, Ids, Scopes, path_of
+from engine.kv.retention import EvictionQueue, retention_of
+from engine.kv.segments import OPERATOR_KEY, Found, Path
+from engine.kv.tiers import Tiers
+from engine.step import Arrival, BlockId
+
+MOVING_AT_ONCE = 8
+"""Transfers beyond it wait: what moves is locked, and must not be all that could be evicted."""
+
+SHORT_SHARE = 8
+"""Room is short while less than one block in so many is free."""
+
+LOOK_AHEAD = 8
+"""How many of the next leaves to be evicted are looked at."""
+
+MEMORY = 0.8
+"""How much of an old measurement is kept when a new one comes."""
+
+
+class Speed:
+    """Seconds a token, as measured lately; None before the first measurement."""
+
+    __slots__ = ("token_s",)
+
+    def __init__(self) -> None:
+        self.token_s: float | None = None
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        if tokens > 0:
+            now = seconds / tokens
+            old = self.token_s
+            self.token_s = now if old is None else MEMORY * old + (1 - MEMORY) * now
+
+
+class Restoring(msgspec.Struct, kw_only=True):
+    """A restore that has not arrived: `ends[n]` is cached once n pieces are whole."""
+
+    holding: Holding
+    ends: list[int]
+    abandoned: bool = False
+
+
+class Parking:
+    """Keeps lower tiers a little ahead of eviction, and brings back what is asked for."""
+
+    def __init__(
+        self, pool: BlockPool, queue: EvictionQueue, tiers: Tiers, block_tokens: int
+    ) -> None:
+        self.computing, self.restoring = Speed(), Speed()
+        self.tiers = tiers
+        self._pool = pool
+        self._queue = queue
+        self._block_tokens = block_tokens
+        self._wanted: dict[Entry, None] = {}
+        self._restores: dict[int, Restoring] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something moves, or waits to be."""
+        return bool(self._wanted) or self.tiers.moving > 0
+
+    @property
+    def abandoned(self) -> list[Holding]:
+        """Holdings that nobody waits for, whose blocks are still being written."""
+        return [r.holding for r in self._restores.values() if r.abandoned]
+
+    # ------------------------------------------------------------ down
+
+    def want(self, entries: Iterable[Entry]) -> None:
+        """Park the paths that end in these entries as soon as there is a hand for it."""
+        if self.tiers.are_used:
+            self._wanted.update((entry, None) for entry in entries if entry.parked < entry.end)
+
+    def order(self) -> None:
+        """Order what is wanted, and what is about to be evicted, as far as it may move now."""
+        if not self.tiers.are_used or self.tiers.moving >= MOVING_AT_ONCE:
+            return
+        if self._pool.free_blocks * SHORT_SHARE < self._pool.total:
+            self.want(self._queue.upcoming(LOOK_AHEAD))
+        while self._wanted and self.tiers.moving < MOVING_AT_ONCE:
+            entry = next(iter(self._wanted))
+            del self._wanted[entry]
+            self._park(entry)
+
+    def _park(self, entry: Entry) -> None:
+        if entry.parent is None or retention_of(entry) is RetentionClass.ORPHAN:
+            return
+        leases = (h for h in entry.held_by if isinstance(h, Lease))
+        lease = next((one for one in leases if one.kind is not None and not one.orphan), None)
+        if lease is None and entry.scope != OPERATOR_SCOPE:
+            return
+        ids, scopes, table = path_of(entry, self._block_tokens)
+        path = Path(ids=ids, scopes=scopes, table=table)
+        # Tried is tried: without room now, there may be some when the path has grown.
+        entry.parked = entry.end
+        self.tiers.park(path, _keys(lease), durable=lease is None or lease.durable)
+
+    # ------------------------------------------------------------ up
+
+    def find(self, ids: Ids, scopes: Scopes, end: int, matched: int) -> Found | None:
+        """What lower tiers have beyond a match, if reading it beats computing it."""
+        if not self.tiers.are_used or end - matched < self._block_tokens:
+            return None
+        found = self.tiers.find(ids, scopes, end)
+        gained = found.end - matched
+        return found if gained >= self._block_tokens and self._beats() else None
+
+    def restore(self, holding: Holding, found: Found) -> None:
+        """Order what was found into the holding's blocks, from `cached` on."""
+        start = holding.cached
+        holding.restoring = self.tiers.restore(found, start, holding.table)
+        ends = [start, *(min(s.end, found.end) for s in found.segments if s.end > start)]
+        self._restores[holding.restoring] = Restoring(holding=holding, ends=ends)
+
+    def abandon(self, holding: Holding) -> bool:
+        """Nobody waits for a restore any more; False: it was not being restored."""
+        if holding.restoring is None:
+            return False
+        self._restores[holding.restoring].abandoned = True
+        return True
+
+    def arrived(self, arrival: Arrival) -> tuple[Holding | None, Sequence[BlockId]]:
+        """A transfer is over: the holding that waited for it, and the blocks that nobody needs."""
+        restore = self._restores.pop(arrival.transfer_id, None)
+        self.tiers.arrived(arrival)
+        if restore is None:
+            return None, ()
+        holding, start = restore.holding, restore.ends[0]
+        holding.restoring = None
+        holding.cached = restore.ends[arrival.pieces]
+        self.restoring.learn(holding.cached - start, arrival.seconds)
+        return (None, holding.table) if restore.abandoned else (holding, ())
+
+    def _beats(self) -> bool:
+        """Before both are measured, reading is taken for the quicker."""
+        read, computed = self.restoring.token_s, self.computing.token_s
+        return read is None or computed is None or read < computed
+
+
+def _keys(lease: Lease | None) -> tuple[LeaseKey, LeaseKey]:
+    """Whose the operator's part of a path is, and whose the rest."""
+    if lease is None:
+        return OPERATOR_KEY, OPERATOR_KEY
+    if lease.kind is SubjectKind.SESSION:
+        return OPERATOR_KEY, lease.key
+    return lease.key, lease.key

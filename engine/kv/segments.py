@@ -1,0 +1,177 @@
+"""The paths that lower tiers keep, as a tree of segments: what continues what, and what matches.
+
+Knows ids, scopes and names; not which tier has how much room, nor when anything moves. Upholds
+laws 8 (ids are compared, a name is never derived from them) and 11 (scopes are compared as well).
+
+A segment is a run of tokens in one scope. Of a path whose operator zone ends at 70, of 700 tokens:
+
+    [0 . 70)  [70 ...... 326)  [326 ..... 582)  [582 .. 700)
+    operator   user's           user's           user's, still growing: superseded by a longer one
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import msgspec
+
+from engine.api import OwnerId, Scope, Tier
+from engine.kv.pins import LeaseKey
+from engine.kv.prefix import Ids, Scopes, shared_tokens
+from engine.step import BlockId, SegmentHead
+
+OPERATOR_KEY: LeaseKey = (OwnerId(""), "")
+"""Whose the segments of the operator's zone are, where no persona or document leases them."""
+
+
+class Path(msgspec.Struct, frozen=True, kw_only=True):
+    """Committed tokens in the pool: ids, who may match them, and the blocks that hold them."""
+
+    ids: Ids
+    scopes: Scopes
+    table: Sequence[BlockId]
+
+
+class Segment:
+    """One run of a path. `tiers` hold it whole; `moving` transfers read or write it."""
+
+    __slots__ = ("children", "going", "head", "ids", "moving", "parent", "tiers", "used")
+
+    def __init__(self, head: SegmentHead, parent: "Segment | None") -> None:
+        self.head = head
+        self.parent = parent
+        self.ids: Ids = array("I", head.token_ids)
+        self.children: dict[object, list[Segment]] = {}
+        self.tiers: set[Tier] = set()
+        self.moving = 0
+        self.going = False
+        self.used = 0
+
+    @property
+    def key(self) -> LeaseKey:
+        return self.head.owner_id, self.head.session_id
+
+    @property
+    def end(self) -> int:
+        return self.head.start + len(self.ids)
+
+    def below(self) -> "Iterator[Segment]":
+        """The segments that continue it, in no particular order."""
+        return chain.from_iterable(self.children.values())
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What lower tiers hold of a path: whole segments in order, of the last one up to `end`."""
+
+    segments: list[Segment]
+    end: int
+
+
+class SegmentTree:
+    """All segments by name and by path. `key_tokens`: children are looked up by so many ids."""
+
+    def __init__(self, key_tokens: int) -> None:
+        self.root = Segment(_nothing(), None)
+        self._key_tokens = key_tokens
+        self._segments: dict[str, Segment] = {}
+
+    def __iter__(self) -> Iterator[Segment]:
+        """Every segment, in no order that matters; the tree may be changed meanwhile."""
+        return iter(list(self._segments.values()))
+
+    def get(self, name: str) -> Segment | None:
+        return self._segments.get(name)
+
+    def find(self, ids: Ids, scopes: Scopes, end: int) -> Found:
+        """The longest prefix of `ids[:end]` that lower tiers hold. Changes nothing."""
+        segment, position, found = self.root, 0, list[Segment]()
+        for scope, scope_end in scopes:
+            bound = min(scope_end, end)
+            while position < bound:
+                child, shared = self._best_child(segment, scope, ids[position:bound])
+                if child is None:
+                    return Found(segments=found, end=position)
+                found.append(child)
+                position += shared
+                if shared < len(child.ids):
+                    return Found(segments=found, end=position)
+                segment = child
+        return Found(segments=found, end=position)
+
+    def continuation(self, parent: Segment, scope: Scope, ids: Ids) -> Segment | None:
+        """The child that holds all of `ids`, or is going to."""
+        return next(
+            (c for c, shared in self.candidates(parent, scope, ids) if shared == len(ids)), None
+        )
+
+    def candidates(self, parent: Segment, scope: Scope, ids: Ids) -> Iterator[tuple[Segment, int]]:
+        """Children in the same scope that may continue with `ids`, and how many they share."""
+        for key in {self._key(scope, ids), self._key(scope, ids[:0])}:
+            for child in parent.children.get(key, ()):
+                if child.head.scope == scope:
+                    yield child, shared_tokens(child.ids, ids)
+
+    def link(self, head: SegmentHead, parent: Segment) -> Segment:
+        segment = Segment(head, parent)
+        parent.children.setdefault(self._key(head.scope, segment.ids), []).append(segment)
+        self._segments[head.name] = segment
+        return segment
+
+    def unlink(self, segment: Segment) -> None:
+        """Nobody finds it any more; idempotent."""
+        parent = segment.parent
+        if parent is None or self._segments.pop(segment.head.name, None) is None:
+            return
+        key = self._key(segment.head.scope, segment.ids)
+        parent.children[key].remove(segment)
+        if not parent.children[key]:
+            del parent.children[key]
+
+    def longest(self, key: LeaseKey) -> tuple[Ids, Scopes] | None:
+        """The longest path that was parked for a subject; None: nothing of it is held."""
+        own = [s for s in self if s.key == key and s.tiers]
+        last = max(own, key=lambda segment: segment.end, default=None)
+        if last is None:
+            return None
+        ids: Ids = array("I")
+        scopes: list[tuple[Scope, int]] = []
+        for segment in _from_root(last):
+            ids += segment.ids
+            if scopes and scopes[-1][0] == segment.head.scope:
+                scopes.pop()
+            scopes.append((segment.head.scope, segment.end))
+        return ids, tuple(scopes)
+
+    def _best_child(self, parent: Segment, scope: Scope, ids: Ids) -> tuple[Segment | None, int]:
+        """The child that shares most with `ids`, of those that are whole somewhere."""
+        best, most = None, 0
+        for child, shared in self.candidates(parent, scope, ids):
+            if child.tiers and shared > most:
+                best, most = child, shared
+        return best, most
+
+    def _key(self, scope: Scope, ids: Ids) -> object:
+        """What children are looked up by; short ones are few and found by their scope."""
+        long = len(ids) >= self._key_tokens
+        return scope, ids[: self._key_tokens].tobytes() if long else b""
+
+
+def _from_root(segment: Segment) -> list[Segment]:
+    path: list[Segment] = []
+    while segment.parent is not None:
+        path.append(segment)
+        segment = segment.parent
+    return path[::-1]
+
+
+def _nothing() -> SegmentHead:
+    """What the first segment of a path continues."""
+    return SegmentHead(
+        name="",
+        parent="",
+        scope=Scope(""),
+        start=0,
+        token_ids=(),
+        owner_id=OPERATOR_KEY[0],
+        session_id=OPERATOR_KEY[1],
+    )

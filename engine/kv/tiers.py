@@ -1,0 +1,400 @@
+"""Where KV lies that the pool has no room for: host memory and disk, as segments of paths.
+
+Knows ids, scopes, sizes and names of segments; moves no byte itself (it orders transfers) and
+reads no clock. Upholds laws 1 (what is damaged is dropped, and computed again), 8 (ids are
+compared, a name is never derived from them), 10 (nobody waits for room here) and 11 (scopes are
+compared with the ids).
+
+A segment's states: being written (nobody can match it), whole, going (to be dropped when its transfer has
+arrived). What a transfer reads or writes is not dropped before it has arrived.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count
+
+import msgspec
+
+from engine.api import OPERATOR_SCOPE, Scope, Subject, SubjectKind, Tier, TierCounts
+from engine.errors import Corrupt
+from engine.kv.blocks import BlockPool
+from engine.kv.pins import LeaseKey
+from engine.kv.prefix import Ids, Scopes
+from engine.kv.segments import Found, Path, Segment, SegmentTree
+from engine.step import (
+    Arrival,
+    BlockId,
+    Drop,
+    Park,
+    Piece,
+    Restore,
+    SegmentHead,
+    Spill,
+    Transfer,
+    TransferId,
+    slots_at,
+)
+
+SEGMENT_TOKENS = 256
+"""6 MB of the default model's KV: long enough to move at full speed, short enough to be let go."""
+
+LOWER = (Tier.HOST, Tier.DISK)
+
+
+class TierSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """What lower tiers may take, in bytes; none: the tier is not used."""
+
+    token_bytes: int
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    segment_tokens: int = SEGMENT_TOKENS
+
+
+NO_TIERS = TierSizes(token_bytes=1)
+"""There is the pool and nothing below it."""
+
+
+class Tiers:
+    """Host memory and disk. `budgets` are in bytes; a tier without one is not used."""
+
+    def __init__(self, sizes: TierSizes, pool: BlockPool, block_tokens: int, boot_id: str) -> None:
+        self.counted: Counter[str] = Counter()
+        """Segments by what became of them: parked, spilled, restored, damaged, failed, let_go."""
+        self._sizes = sizes
+        self._pool = pool
+        self._block_tokens = block_tokens
+        # Children are looked up by so many ids; fewer are not worth a transfer.
+        self._key_tokens = max(1, sizes.segment_tokens // 16)
+        self._budget = {
+            Tier.HOST: sizes.host_bytes // sizes.token_bytes,
+            Tier.DISK: sizes.disk_bytes // sizes.token_bytes,
+        }
+        self._held = dict.fromkeys(LOWER, 0)
+        self._ages: dict[Tier, list[tuple[int, str]]] = {tier: [] for tier in LOWER}
+        self._names = (f"{boot_id}-{number}" for number in count(1))
+        self._transfer_ids = map(TransferId, count(1))
+        self._tree = SegmentTree(self._key_tokens)
+        self._writes: dict[TransferId, tuple[Segment, Tier, tuple[BlockId, ...]]] = {}
+        self._reads: dict[TransferId, list[Segment]] = {}
+        self._going: set[Segment] = set()
+        self._orders: list[Transfer] = []
+        self._uses = 0
+
+    @property
+    def are_used(self) -> bool:
+        return any(self._budget.values())
+
+    @property
+    def moving(self) -> int:  # Transfers that were ordered and have not arrived.
+        return len(self._writes) + len(self._reads)
+
+    def load(self, heads: Iterable[SegmentHead]) -> None:
+        """Take over what a disk was found to hold, longest unused first; the rest is dropped."""
+        waiting = {head.name: head for head in heads}
+        for head in list(waiting.values()):
+            self._place(head, waiting)
+        for head in waiting.values():
+            self._orders.append(Drop(tier=Tier.DISK, name=head.name))
+        self._make_room(Tier.DISK, 0, None)
+
+    def find(self, ids: Ids, scopes: Scopes, end: int) -> Found:
+        """The longest prefix of `ids[:end]` that lower tiers hold. Changes nothing."""
+        return self._tree.find(ids, scopes, end)
+
+    def longest(self, key: LeaseKey) -> tuple[Ids, Scopes] | None:
+        """The longest path that was parked for a subject; None: nothing of it is held."""
+        return self._tree.longest(key)
+
+    def park(self, path: Path, keys: tuple[LeaseKey, LeaseKey], *, durable: bool) -> bool:
+        """Order what lower tiers lack of a path; False: there is no room for it now.
+
+        `keys` are whose the operator's part and the rest will be. The blocks that are read count
+        as copying until their transfer has arrived.
+        """
+        tier = next((t for t in LOWER if self._budget[t] and (durable or t is Tier.HOST)), None)
+        if tier is None:
+            return False
+        parent = self._tree.root
+        for scope, start, end in self._spans(path):
+            ids = path.ids[start:end]
+            known = self._tree.continuation(parent, scope, ids)
+            if known is None:
+                if not self._make_room(tier, len(ids), parent):
+                    return False
+                key = keys[0] if scope == OPERATOR_SCOPE else keys[1]
+                known = self._add(parent, scope, ids, (key, durable))
+                self._write(known, tier, path.table)
+            self._touch(known)
+            parent = known
+        return True
+
+    def spill(self) -> None:
+        """Order everything that may lie on disk and does not to be written there."""
+        for segment in self._tree:
+            self._spill(segment)
+
+    def restore(self, found: Found, start: int, table: Sequence[BlockId]) -> TransferId:
+        """Order tokens `[start, found.end)` into the slots of a block table."""
+        pieces, segments = [], []
+        for segment in found.segments:
+            skip = max(0, start - segment.head.start)
+            tokens = min(segment.end, found.end) - segment.head.start - skip
+            if tokens > 0:
+                segments.append(segment)
+                pieces.append(
+                    Piece(
+                        tier=min(segment.tiers, key=LOWER.index),
+                        name=segment.head.name,
+                        skip=skip,
+                        slots=slots_at(
+                            table, self._block_tokens, segment.head.start + skip, tokens
+                        ),
+                    )
+                )
+            self._touch(segment)
+        for segment in segments:
+            segment.moving += 1
+        transfer_id = next(self._transfer_ids)
+        self._reads[transfer_id] = segments
+        self._orders.append(Restore(transfer_id=transfer_id, pieces=tuple(pieces)))
+        return transfer_id
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Book a transfer that is over: what it read may change again, what it wrote is found."""
+        write = self._writes.pop(arrival.transfer_id, None)
+        if write is not None:
+            segment, tier, blocks = write
+            for block in blocks:
+                self._pool.end_copy(block)
+            segment.moving -= 1
+            self._written(segment, tier, whole=arrival.pieces == 1)
+            return
+        for at, segment in enumerate(self._reads.pop(arrival.transfer_id)):
+            segment.moving -= 1
+            if at == arrival.pieces:
+                self.counted["damaged"] += 1
+                self._remove(segment)
+            elif at < arrival.pieces:
+                self.counted["restored"] += 1
+            self._settle(segment)
+
+    def forget(self, subject: Subject) -> None:
+        """Drop what was written for the subject, and whatever continues it."""
+        owner = subject.kind is SubjectKind.OWNER
+        for segment in self._tree:
+            same = owner or segment.head.session_id == subject.subject_id
+            if segment.head.owner_id == subject.owner_id and same:
+                self._remove(segment)
+
+    def take_orders(self) -> tuple[Transfer, ...]:
+        """What was ordered since this was last asked, in order."""
+        orders, self._orders = tuple(self._orders), []
+        return orders
+
+    def counts(self) -> tuple[TierCounts, ...]:
+        """The tiers that are used, by segments and bytes."""
+        size = self._sizes.token_bytes
+        return tuple(
+            TierCounts(
+                tier=tier,
+                segments=sum(tier in segment.tiers for segment in self._tree),
+                used_bytes=self._held[tier] * size,
+                limit_bytes=self._budget[tier] * size,
+            )
+            for tier in LOWER
+            if self._budget[tier]
+        )
+
+    def check(self) -> None:
+        """Every invariant of the segments' books. Raises `Corrupt`."""
+        held = Counter(dict.fromkeys(LOWER, 0))
+        moving: Counter[str] = Counter()
+        for segment, tier, _ in self._writes.values():
+            held[tier] += len(segment.ids)
+            moving[segment.head.name] += 1
+        for segment in chain.from_iterable(self._reads.values()):
+            moving[segment.head.name] += 1
+        for segment in (*self._tree, *self._going):
+            name, parent = segment.head.name, segment.parent
+            if not segment.going and (parent is None or parent.end != segment.head.start):
+                raise Corrupt(f"segment {name} does not continue its parent")
+            if segment.moving != moving[name] or not (segment.tiers or segment.moving):
+                raise Corrupt(f"segment {name} counts {segment.moving} transfers")
+            for tier in segment.tiers:
+                held[tier] += len(segment.ids)
+        if dict(held) != self._held or any(held[tier] > self._budget[tier] for tier in LOWER):
+            raise Corrupt(f"lower tiers hold {dict(held)} tokens, the books say {self._held}")
+
+    # ------------------------------------------------------------ inside
+
+    def _spans(self, path: Path) -> Iterator[tuple[Scope, int, int]]:
+        """Where a path is cut: at the borders of scopes, and every so many tokens between."""
+        start = 0
+        for scope, scope_end in path.scopes:
+            zone_end = min(scope_end, len(path.ids))
+            while start < zone_end:
+                end = min(start + self._sizes.segment_tokens, zone_end)
+                if end == len(path.ids) and end - start < self._key_tokens:
+                    return
+                yield scope, start, end
+                start = end
+
+    def _add(
+        self, parent: Segment, scope: Scope, ids: Ids, whose: tuple[LeaseKey, bool]
+    ) -> Segment:
+        (owner_id, session_id), durable = whose
+        head = SegmentHead(
+            name=next(self._names),
+            parent=parent.head.name,
+            scope=scope,
+            start=parent.end,
+            token_ids=tuple(ids),
+            owner_id=owner_id,
+            session_id=session_id,
+            durable=durable and parent.head.durable,
+        )
+        return self._tree.link(head, parent)
+
+    def _place(self, head: SegmentHead, waiting: dict[str, SegmentHead]) -> None:
+        """Put a segment that was found on disk into the tree, if what it continues is there."""
+        line: list[SegmentHead] = []
+        while head.name in waiting and head not in line:
+            line.append(head)
+            head = waiting.get(head.parent, head)
+        for found in reversed(line):
+            parent = self._tree.get(found.parent) if found.parent else self._tree.root
+            if parent is None or parent.end != found.start or not found.token_ids:
+                return
+            del waiting[found.name]
+            segment = self._tree.link(found, parent)
+            segment.tiers.add(Tier.DISK)
+            self._held[Tier.DISK] += len(segment.ids)
+            self._touch(segment)
+            self._age(segment, Tier.DISK)
+
+    def _write(self, segment: Segment, tier: Tier, table: Sequence[BlockId]) -> None:
+        """Order a new segment's KV out of the pool."""
+        slots = slots_at(table, self._block_tokens, segment.head.start, len(segment.ids))
+        for block in slots.blocks:
+            self._pool.begin_copy(block)
+        transfer_id = self._begin(segment, tier, slots.blocks)
+        self._orders.append(
+            Park(transfer_id=transfer_id, tier=tier, head=segment.head, slots=slots)
+        )
+
+    def _begin(self, segment: Segment, tier: Tier, blocks: tuple[BlockId, ...]) -> TransferId:
+        transfer_id = next(self._transfer_ids)
+        self._writes[transfer_id] = segment, tier, blocks
+        self._held[tier] += len(segment.ids)
+        segment.moving += 1
+        return transfer_id
+
+    def _spill(self, segment: Segment) -> bool:
+        """Order a segment onto the disk, after what it continues; False: not there, nor going."""
+        spilling = (s for s, tier, _ in self._writes.values() if tier is Tier.DISK)
+        if Tier.DISK in segment.tiers or segment in spilling:
+            return True
+        parent = segment.parent
+        above = parent is self._tree.root or (parent is not None and self._spill(parent))
+        if not (above and segment.head.durable and Tier.HOST in segment.tiers):
+            return False
+        if not self._make_room(Tier.DISK, len(segment.ids), parent):
+            return False
+        transfer_id = self._begin(segment, Tier.DISK, ())
+        self._orders.append(Spill(transfer_id=transfer_id, head=segment.head))
+        return True
+
+    def _written(self, segment: Segment, tier: Tier, *, whole: bool) -> None:
+        if not whole:
+            self.counted["failed"] += 1
+            self._held[tier] -= len(segment.ids)
+            if not segment.tiers and not segment.going:
+                self._remove(segment)
+        else:
+            segment.tiers.add(tier)
+            self.counted["parked" if len(segment.tiers) == 1 else "spilled"] += 1
+            if not segment.going:
+                self._age(segment, tier)
+                self._supersede(segment)
+        self._settle(segment)
+
+    def _supersede(self, segment: Segment) -> None:
+        """A path has grown: its shorter last segment is part of this one now."""
+        parent = segment.parent
+        assert parent is not None
+        for child, shared in list(self._tree.candidates(parent, segment.head.scope, segment.ids)):
+            part = shared == len(child.ids) < len(segment.ids)
+            if part and child.key == segment.key and not child.children:
+                self._remove(child)
+
+    def _make_room(self, tier: Tier, tokens: int, spare: Segment | None) -> bool:
+        """Let the longest unused segments go until `tokens` fit beside the others."""
+        while self._held[tier] + tokens > self._budget[tier]:
+            victim = self._oldest(tier, spare) if tokens <= self._budget[tier] else None
+            if victim is None:
+                return False
+            if tier is Tier.HOST and self._spill(victim) and Tier.DISK not in victim.tiers:
+                # It leaves as soon as the disk has it; until then there is no room.
+                self._age(victim, tier)
+                return False
+            self._leave(victim, tier)
+        return True
+
+    def _oldest(self, tier: Tier, spare: Segment | None) -> Segment | None:
+        """The segment that leaves a tier next, out of the queue; keys in it may be too low."""
+        ages, passed, oldest = self._ages[tier], [], None
+        while ages and oldest is None:
+            used, name = heapq.heappop(ages)
+            segment = self._tree.get(name)
+            if segment is None or tier not in segment.tiers:
+                continue
+            if segment.used != used:
+                heapq.heappush(ages, (segment.used, name))
+            elif segment is spare or not self._may_leave(segment, tier):
+                passed.append((used, name))
+            else:
+                oldest = segment
+        for age in passed:
+            heapq.heappush(ages, age)
+        return oldest
+
+    def _may_leave(self, segment: Segment, tier: Tier) -> bool:
+        if segment.moving or (
+            tier is Tier.DISK and any(Tier.DISK in s.tiers for s in segment.below())
+        ):
+            return False
+        return len(segment.tiers) > 1 or not segment.children
+
+    def _leave(self, segment: Segment, tier: Tier) -> None:
+        segment.tiers.remove(tier)
+        self._held[tier] -= len(segment.ids)
+        self._orders.append(Drop(tier=tier, name=segment.head.name))
+        if not segment.tiers:
+            self.counted["let_go"] += 1
+            self._tree.unlink(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        """Take a segment and whatever continues it out of every tier, as soon as nobody moves it."""
+        if segment.going:
+            return
+        for child in list(segment.below()):
+            self._remove(child)
+        self._tree.unlink(segment)
+        segment.going = True
+        self._going.add(segment)
+        self._settle(segment)
+
+    def _settle(self, segment: Segment) -> None:
+        if segment in self._going and not segment.moving:
+            self._going.remove(segment)
+            for tier in segment.tiers:
+                self._held[tier] -= len(segment.ids)
+                self._orders.append(Drop(tier=tier, name=segment.head.name))
+
+    def _touch(self, segment: Segment) -> None:
+        self._uses += 1
+        segment.used = self._uses
+
+    def _age(self, segment: Segment, tier: Tier) -> None:
+        heapq.heappush(self._ages[tier], (segment.used, segment.head.name))

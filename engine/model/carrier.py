@@ -1,0 +1,103 @@
+"""Carries KV between the pool and lower tiers, beside the thread that computes.
+
+Owns the bytes of host segments and the two threads that move them: one reads, one writes, each in
+the order of the transfers that it was given. Refuses to decide: what is parked, restored or let go
+is ordered, and that nobody changes a slot meanwhile is the orderer's promise.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from engine.api import Tier
+from engine.errors import Corrupt
+from engine.model.pool import Pool
+from engine.model.segments import SegmentFiles
+from engine.step import Arrival, Arrivals, Drop, Park, Restore, SegmentHead, Spill, Transfer
+
+log = logging.getLogger("keepwarm.engine")
+
+
+class Carrier:
+    """Moves segments until it is closed; `arrivals` is told, on the thread that moved."""
+
+    def __init__(self, pool: Pool, files: SegmentFiles | None, arrivals: Arrivals) -> None:
+        self._pool = pool
+        self._files = files
+        self._arrivals = arrivals
+        self._host: dict[str, torch.Tensor] = {}
+        self._reading = ThreadPoolExecutor(1, "restore")
+        self._writing = ThreadPoolExecutor(1, "park")
+
+    def carry(self, transfers: Sequence[Transfer]) -> None:
+        """Start transfers; never waits."""
+        for transfer in transfers:
+            match transfer:
+                case Restore():
+                    self._reading.submit(self._restore, transfer)
+                case Park() | Spill():
+                    self._writing.submit(self._write, transfer)
+                case Drop():
+                    self._writing.submit(self._drop, transfer)
+
+    def close(self) -> None:
+        """Finish what was started, then end."""
+        self._reading.shutdown()
+        self._writing.shutdown()
+
+    # ------------------------------------------------------------ on the reading thread
+
+    def _restore(self, order: Restore) -> None:
+        started = time.monotonic()
+        pieces = 0
+        try:
+            for piece in order.pieces:
+                kv = self._read(piece.tier, piece.name)
+                self._pool.write(piece.slots, kv[:, :, piece.skip :])
+                pieces += 1
+        except Exception as error:  # noqa: BLE001  whatever it is, the sequence must hear of it
+            log.warning("a parked segment was not restored: %s", error)
+        self._arrive(order, pieces, started)
+
+    def _read(self, tier: Tier, name: str) -> torch.Tensor:
+        if tier is Tier.HOST:
+            return self._host[name]
+        if self._files is None:
+            raise Corrupt("there is no disk tier")
+        return self._files.read(name)
+
+    # ------------------------------------------------------------ on the writing thread
+
+    def _write(self, order: Park | Spill) -> None:
+        started = time.monotonic()
+        written = 0
+        try:
+            if isinstance(order, Spill):
+                self._store(Tier.DISK, order.head, self._host[order.head.name])
+            else:
+                self._store(order.tier, order.head, self._pool.read(order.slots))
+            written = 1
+        except Exception as error:  # noqa: BLE001  its source stays locked until this is heard of
+            log.warning("a segment was not parked: %s", error)
+        self._arrive(order, written, started)
+
+    def _store(self, tier: Tier, head: SegmentHead, kv: torch.Tensor) -> None:
+        if tier is Tier.HOST:
+            self._host[head.name] = kv
+        elif self._files is not None:
+            self._files.write(head, kv)
+        else:
+            raise Corrupt("there is no disk tier")
+
+    def _drop(self, order: Drop) -> None:
+        if order.tier is Tier.HOST:
+            self._host.pop(order.name, None)
+        elif self._files is not None:
+            self._files.drop(order.name)
+
+    def _arrive(self, order: Park | Spill | Restore, pieces: int, started_s: float) -> None:
+        seconds = time.monotonic() - started_s
+        self._arrivals(Arrival(transfer_id=order.transfer_id, pieces=pieces, seconds=seconds))

@@ -1,0 +1,122 @@
+"""Parked KV on disk: one safetensors file a segment, whole or not there.
+
+Owns the format, the checks and the folder. A file is written under another name and renamed, and
+carries what it is of: the weights' fingerprint, ids, and checksums of both its head and its KV. So
+one that was cut, flipped or made with other weights is refused and deleted, never served. Refuses
+to know which segments are worth keeping.
+"""
+
+import logging
+import os
+import zlib
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from engine.errors import Corrupt
+from engine.step import SegmentHead
+
+log = logging.getLogger("keepwarm.engine")
+
+_SUFFIX = ".safetensors"
+_UNFINISHED = ".part"
+
+
+class SegmentFiles:
+    """The segments of one folder. `fingerprint`: of weights and of how KV is made from them.
+
+    Different segments may be read and written on different threads at the same time.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.refused = 0
+        """Files that were deleted because they were damaged or of other weights."""
+        self._folder = folder
+        self._fingerprint = fingerprint
+
+    def heads(self) -> list[SegmentHead]:
+        """What the folder holds, longest unused first; what is not ours or not whole is deleted.
+
+        KV itself is checked when it is read.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in self._folder.glob(f"*{_UNFINISHED}"):
+            unfinished.unlink(missing_ok=True)
+        files = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime_ns)
+        found = [self._head(file) for file in files]
+        return [head for head in found if head is not None]
+
+    def write(self, head: SegmentHead, kv: torch.Tensor) -> None:
+        """Store `kv` [2, layers, tokens, kv heads, head size]. Raises `OSError`."""
+        text = msgspec.json.encode(head)
+        metadata = {
+            "fingerprint": self._fingerprint,
+            "head": text.decode(),
+            "head_crc32": str(zlib.crc32(text)),
+            "kv_crc32": str(_crc32(kv)),
+        }
+        unfinished = self._folder / f"{head.name}{_UNFINISHED}"
+        try:
+            save_file({"kv": kv}, unfinished, metadata)
+            unfinished.replace(self._file(head.name))
+        except SafetensorError as error:
+            unfinished.unlink(missing_ok=True)
+            raise OSError(str(error)) from error
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def read(self, name: str) -> torch.Tensor:
+        """KV [2, layers, tokens, kv heads, head size]. Raises `Corrupt`, and deletes the file."""
+        file = self._file(name)
+        try:
+            with safe_open(file, framework="pt") as opened:
+                kv: torch.Tensor = opened.get_tensor("kv")
+                crc32 = opened.metadata()["kv_crc32"]
+        except (SafetensorError, OSError, KeyError) as error:
+            self._refuse(file)
+            raise Corrupt(f"segment {file.name} cannot be read: {error}") from error
+        if crc32 != str(_crc32(kv)):
+            self._refuse(file)
+            raise Corrupt(f"segment {file.name} is damaged")
+        os.utime(file)
+        return kv
+
+    def drop(self, name: str) -> None:
+        self._file(name).unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}{_SUFFIX}"
+
+    def _head(self, file: Path) -> SegmentHead | None:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                metadata = opened.metadata()
+                tokens = opened.get_slice("kv").get_shape()[2]
+            head = self._checked(metadata)
+            if (head.name, len(head.token_ids)) != (file.name.removesuffix(_SUFFIX), tokens):
+                raise Corrupt("it is of other tokens than it says")
+        except (SafetensorError, OSError, LookupError, TypeError, Corrupt) as error:
+            log.warning("the parked segment %s is let go: %s", file.name, error)
+            self._refuse(file)
+            return None
+        return head
+
+    def _checked(self, metadata: dict[str, str]) -> SegmentHead:
+        text = metadata["head"].encode()
+        if metadata["fingerprint"] != self._fingerprint:
+            raise Corrupt("it is of other weights")
+        if metadata["head_crc32"] != str(zlib.crc32(text)):
+            raise Corrupt("its head is damaged")
+        return msgspec.json.decode(text, type=SegmentHead)
+
+    def _refuse(self, file: Path) -> None:
+        self.refused += 1
+        file.unlink(missing_ok=True)
+
+
+def _crc32(kv: torch.Tensor) -> int:
+    return zlib.crc32(kv.contiguous().view(torch.uint8).numpy().reshape(-1).data)

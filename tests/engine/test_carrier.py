@@ -1,0 +1,262 @@
+"""Parked KV as bytes: what is read back is what was written, and what is damaged never is."""
+
+import os
+import queue
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.api import OwnerId, Scope, Tier
+from engine.errors import Corrupt
+from engine.model.carrier import Carrier
+from engine.model.pool import KVShape, Pool
+from engine.model.segments import SegmentFiles
+from engine.step import (
+    Arrival,
+    BlockId,
+    Drop,
+    Park,
+    Piece,
+    Restore,
+    SegmentHead,
+    Slots,
+    Spill,
+    TransferId,
+)
+
+SHAPE = KVShape(layers=3, kv_heads=2, head_size=8, dtype_bytes=2)
+DEADLINE_S = 30.0
+
+
+def make_pool(dtype: torch.dtype = torch.bfloat16) -> Pool:
+    pool = Pool(SHAPE, blocks=32, block_tokens=4, dtype=dtype, device=torch.device("cpu"))
+    torch.manual_seed(7)
+    pool._store.normal_()
+    return pool
+
+
+def slots(blocks: list[int], tokens: int, offset: int = 0) -> Slots:
+    return Slots(blocks=tuple(map(BlockId, blocks)), offset=offset, tokens=tokens)
+
+
+def head(name: str, tokens: int) -> SegmentHead:
+    return SegmentHead(
+        name=name,
+        parent="",
+        scope=Scope("user:ann"),
+        start=0,
+        token_ids=tuple(range(tokens)),
+        owner_id=OwnerId("ann"),
+        session_id="s",
+    )
+
+
+class Bench:
+    """A carrier over a real folder; arrivals are waited for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pool = make_pool()
+        self.files = SegmentFiles(folder, "weights")
+        self.files.heads()
+        self.arrived: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
+        self.carrier = Carrier(self.pool, self.files, self.arrived.put)
+
+    def carry(self, *orders: Park | Spill | Restore | Drop) -> list[int]:
+        """Pieces of each arrival, in order of transfer."""
+        self.carrier.carry(orders)
+        wanted = sum(not isinstance(order, Drop) for order in orders)
+        arrivals = [self.arrived.get(timeout=DEADLINE_S) for _ in range(wanted)]
+        assert all(arrival.seconds >= 0 for arrival in arrivals)
+        return [a.pieces for a in sorted(arrivals, key=lambda a: a.transfer_id)]
+
+
+@pytest.fixture
+def bench(tmp_path):
+    made = Bench(tmp_path)
+    yield made
+    made.carrier.close()
+
+
+def park(number: int, name: str, where: Slots, tier: Tier = Tier.DISK) -> Park:
+    return Park(
+        transfer_id=TransferId(number), tier=tier, head=head(name, where.tokens), slots=where
+    )
+
+
+def restore(number: int, *pieces: Piece) -> Restore:
+    return Restore(transfer_id=TransferId(number), pieces=pieces)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("blocks", "offset", "tokens"),
+    [([5], 1, 2), ([3, 4, 5], 0, 12), ([3, 9, 10, 2], 2, 11), ([7, 6, 5, 4], 3, 13)],
+)
+def test_slots_are_read_and_written_in_the_order_of_their_tokens(dtype, blocks, offset, tokens):
+    pool = make_pool(dtype)
+    where = slots(blocks, tokens, offset)
+    rows = [blocks[(offset + at) // 4] * 4 + (offset + at) % 4 for at in range(tokens)]
+
+    kv = pool.read(where)
+
+    assert torch.equal(kv, pool._store[:, :, rows])
+    before = pool._store.clone()
+    pool.write(where, torch.ones_like(kv))
+    before[:, :, rows] = 1
+    assert torch.equal(pool._store, before)
+
+
+@pytest.mark.parametrize("tier", [Tier.HOST, Tier.DISK])
+def test_what_is_restored_is_byte_for_byte_what_was_parked(bench, tier):
+    source, target = slots([3, 9, 10], 11, offset=1), slots([20, 25, 21], 9, offset=2)
+    kept = bench.pool.read(source)
+
+    assert bench.carry(park(1, "a", source, tier)) == [1]
+    bench.pool.write(source, torch.zeros_like(kept))
+    piece = Piece(tier=tier, name="a", skip=2, slots=target)
+    assert bench.carry(restore(2, piece)) == [1]
+
+    assert torch.equal(bench.pool.read(target), kept[:, :, 2:])
+
+
+def test_a_spilled_segment_is_on_disk_as_well(bench):
+    source, target = slots([1], 4), slots([2], 4)
+    bench.carry(park(1, "a", source, Tier.HOST))
+
+    assert bench.carry(Spill(transfer_id=TransferId(2), head=head("a", 4))) == [1]
+    bench.carry(Drop(tier=Tier.HOST, name="a"))
+    assert bench.carry(restore(3, Piece(tier=Tier.DISK, name="a", skip=0, slots=target))) == [1]
+
+    assert torch.equal(bench.pool.read(target), bench.pool.read(source))
+
+
+def test_a_dropped_segment_is_gone(bench, tmp_path):
+    bench.carry(park(1, "a", slots([1], 4)), Drop(tier=Tier.DISK, name="a"))
+    bench.carrier.close()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_restore_tells_how_many_pieces_are_whole(bench, tmp_path):
+    bench.carry(park(1, "a", slots([1], 4)), park(2, "b", slots([2], 4)))
+    (tmp_path / "b.safetensors").unlink()
+    pieces = [
+        Piece(tier=Tier.DISK, name=name, skip=0, slots=slots([block], 4))
+        for name, block in (("a", 5), ("b", 6), ("a", 7))
+    ]
+
+    assert bench.carry(restore(3, *pieces)) == [1]
+
+
+def test_a_segment_that_cannot_be_written_arrives_as_such(bench, tmp_path):
+    (tmp_path / "a.part").mkdir()
+
+    assert bench.carry(park(1, "a", slots([1], 4))) == [0]
+    assert bench.carry(Spill(transfer_id=TransferId(2), head=head("b", 4))) == [0]
+
+
+def test_without_a_folder_nothing_is_written_to_disk():
+    arrived: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
+    carrier = Carrier(make_pool(), None, arrived.put)
+
+    carrier.carry([park(1, "a", slots([1], 4))])
+    carrier.carry([restore(2, Piece(tier=Tier.DISK, name="a", skip=0, slots=slots([1], 4)))])
+    carrier.carry([Drop(tier=Tier.DISK, name="a")])
+    carrier.close()
+
+    assert {arrived.get(timeout=DEADLINE_S).pieces for _ in range(2)} == {0}
+
+
+def test_the_folder_tells_what_it_holds_longest_unused_first(tmp_path):
+    files = SegmentFiles(tmp_path / "new", "weights")
+    assert files.heads() == []
+    kv = make_pool().read(slots([1], 4))
+    for second, name in enumerate(("b", "a", "c")):
+        files.write(head(name, 4), kv)
+        os.utime(tmp_path / "new" / f"{name}.safetensors", (second, second))
+    files.read("b")
+
+    again = SegmentFiles(tmp_path / "new", "weights")
+
+    assert [found.name for found in again.heads()] == ["a", "c", "b"]
+
+
+def test_other_weights_make_a_segment_foreign(tmp_path):
+    SegmentFiles(tmp_path, "weights").write(head("a", 4), make_pool().read(slots([1], 4)))
+    files = SegmentFiles(tmp_path, "others")
+
+    assert files.heads() == []
+    assert files.refused == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unfinished_file_is_cleared_away(tmp_path):
+    (tmp_path / "a.part").write_bytes(b"half")
+
+    assert SegmentFiles(tmp_path, "weights").heads() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def damaged(whole: bytes) -> dict[str, bytes]:
+    """A segment's file after all that may happen to one."""
+    (header_bytes,) = struct.unpack("<Q", whole[:8])
+    at = 8 + header_bytes + 11
+    return {
+        "cut": whole[:-7],
+        "empty": b"",
+        "grown": whole + b"more",
+        "without a header": b"\xff" * len(whole),
+        "of another head": whole.replace(b"user:ann", b"user:ben"),
+        "of other tokens": whole.replace(b"[0,1,2,3]", b"[0,1,2,9]"),
+        "flipped": whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :],
+    }
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "cut",
+        "empty",
+        "grown",
+        "without a header",
+        "of another head",
+        "of other tokens",
+        "flipped",
+    ],
+)
+def test_a_damaged_segment_is_refused_and_deleted_never_served(tmp_path, how):
+    files = SegmentFiles(tmp_path, "weights")
+    files.heads()
+    files.write(head("a", 4), make_pool().read(slots([1], 4)))
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(damaged(file.read_bytes())[how])
+    again = SegmentFiles(tmp_path, "weights")
+
+    if again.heads():
+        with pytest.raises(Corrupt):
+            again.read("a")
+
+    assert again.refused == 1
+    assert not file.exists()
+
+
+def test_every_flipped_bit_of_a_file_is_found(tmp_path):
+    files = SegmentFiles(tmp_path, "weights")
+    files.heads()
+    kv = make_pool().read(slots([1], 1))
+    files.write(head("a", 1), kv)
+    file = tmp_path / "a.safetensors"
+    whole = file.read_bytes()
+    for bit in range(0, len(whole) * 8, 37):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(flipped)
+        again = SegmentFiles(tmp_path, "weights")
+        try:
+            served = again.heads() == [head("a", 1)] and torch.equal(again.read("a"), kv)
+        except Corrupt:
+            served = False
+        # A bit of white space or of the key's spelling may be none that matters.
+        assert served or again.refused == 1

@@ -1,0 +1,116 @@
+"""What is parked on disk outlives the engine, on the real model in fp32 (laws 1, 2 and 6)."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from engine.api import Limits, MissReason
+from engine.config import EngineConfig
+from engine.model.source import prepare
+from tests.kit.engines import (
+    DATA_DIR,
+    PERSONA,
+    Chat,
+    a_config,
+    open_local,
+    open_remote,
+)
+from tests.kit.model import generate, loaded_model
+
+pytestmark = pytest.mark.asyncio(loop_scope="function")
+
+REPLY = 6
+LIMITS = Limits(max_output_tokens=REPLY, ignore_eos=True)
+LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(40))
+
+
+@pytest.fixture
+def config(tmp_path) -> EngineConfig:
+    """A folder of its own for what is parked; the converted model is everybody's."""
+    return a_config(
+        blocks=64,
+        data_dir=tmp_path,
+        model=prepare("default", DATA_DIR),
+        disk_bytes=1 << 30,
+    )
+
+
+async def say(chat: Chat, text: str) -> int:
+    """One turn that says what `generate` says; how many tokens of it were cached."""
+    job = await chat.next_job(text)
+    outcome = await chat.say(text, limits=LIMITS)
+    assert list(outcome.token_ids) == generate(loaded_model(), job.token_ids, REPLY)
+    return outcome.receipt.cached_tokens
+
+
+async def test_01_a_conversation_is_warm_after_a_restart(config):
+    async with open_local(config) as engine:
+        chat = Chat(engine, persona=PERSONA)
+        await say(chat, LONG)
+        await say(chat, "And then?")
+    known = len(chat.token_ids)
+
+    async with open_local(config) as engine:
+        chat.engine = engine
+        assert await say(chat, "How does it end?") >= known - 1
+
+
+async def test_06_sessions_that_do_not_fit_are_parked_and_say_the_same(config):
+    async with open_local(config) as engine:
+        chats = [Chat(engine, owner=f"user-{number}") for number in range(4)]
+        for chat in chats:
+            await say(chat, LONG)
+        for chat in chats:
+            known = len(chat.token_ids)
+            assert await say(chat, "And then?") >= known - 1
+        stats = await engine.stats()
+
+    assert stats.evicted_blocks > 0
+    assert stats.tiers[0].segments > 0
+
+
+async def test_01_damaged_and_foreign_segments_are_computed_again(config, tmp_path):
+    async with open_local(config) as engine:
+        chat = Chat(engine)
+        await say(chat, LONG)
+    files = sorted((tmp_path / "parked").glob("*.safetensors"))
+    assert len(files) > 1
+    flip(files[0])
+    files[-1].write_bytes(files[-1].read_bytes()[:-100])
+
+    async with open_local(config) as engine:
+        chat.engine = engine
+        assert await say(chat, "And then?") == 0
+
+    assert not files[0].exists() or files[0].stat().st_size > 0
+
+
+async def test_01_after_a_kill_what_is_whole_is_restored_and_the_rest_computed(config):
+    async with open_remote(config) as engine:
+        chat = Chat(engine)
+        await chat.say(LONG, limits=LIMITS)
+    known = len(chat.token_ids)
+
+    async with open_remote(config) as engine:
+        chat.engine = engine
+        other = Chat(engine, owner="other")
+        await other.say("Hello there.", limits=LIMITS)
+        pid = engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+        restored = await chat.say("And then?", limits=LIMITS)
+        computed = await other.say("And you?", limits=LIMITS)
+
+    assert restored.receipt.cached_tokens >= known - 1
+    assert computed.receipt.cached_by_source.session == 0
+    assert computed.receipt.miss_reason is MissReason.ENGINE_RESTART
+
+
+def flip(file: Path) -> None:
+    """One bit of its last row."""
+    whole = bytearray(file.read_bytes())
+    whole[-7] ^= 4
+    file.write_bytes(whole)

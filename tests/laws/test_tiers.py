@@ -1,0 +1,250 @@
+"""Parking and restoring change what a turn costs, and nothing else (laws 1, 2, 4, 5, 10, 11)."""
+
+import msgspec
+import pytest
+
+from engine.api import (
+    FinishReason,
+    Forget,
+    MissReason,
+    Subject,
+    SubjectKind,
+    Tier,
+)
+from engine.kv.tiers import TierSizes
+from engine.step import Park, Restore
+from tests.kit.desk import ANN, BEN, Desk, config, seeded
+from tests.kit.paper import EOS_TOKEN_ID, answer
+
+BANNED = (EOS_TOKEN_ID,)
+
+
+def tiers(*, host: int = 0, disk: int = 4096) -> TierSizes:
+    return TierSizes(token_bytes=1, host_bytes=host, disk_bytes=disk, segment_tokens=32)
+
+
+def desk_with(**changes: object) -> Desk:
+    return Desk(config(**({"tiers": tiers(), "context_tokens": 256} | changes)))
+
+
+def text(seed: int, tokens: int) -> list[int]:
+    chance = seeded(seed)
+    return [chance.randint(2, 96) for _ in range(tokens)]
+
+
+def session(name: str, owner_id=ANN) -> Subject:
+    return Subject(kind=SubjectKind.SESSION, subject_id=name, owner_id=owner_id)
+
+
+def evict_all(desk: Desk) -> None:
+    """Somebody needs the whole pool."""
+    blocks = desk.config.pool_blocks * desk.config.block_tokens
+    tokens = min(blocks, desk.config.context_tokens) - 1
+    desk.run(desk.job([7] * tokens, owner_id=BEN, output=1))
+    desk.drain()
+
+
+def parked_desk(**changes: object) -> tuple[Desk, list[int]]:
+    """A conversation of one turn that lies on disk and nowhere else."""
+    desk = desk_with(**({"pool_blocks": 16} | changes))
+    job = desk.job(text(1, 100), session="chat")
+    ended = desk.run(job)
+    desk.now += 10_000
+    desk.drain()
+    evict_all(desk)
+    return desk, [*job.token_ids, *ended.token_ids]
+
+
+def test_01_a_parked_conversation_goes_on_as_if_it_had_never_been_away():
+    desk, log = parked_desk()
+
+    ended = desk.run(desk.job([*log, 5, 6], session="chat", output=6))
+
+    assert ended.token_ids == answer([*log, 5, 6], 6, BANNED)
+    assert ended.receipt.cached_tokens >= len(log) - 1
+    assert ended.receipt.cached_tokens + ended.receipt.computed_tokens == len(log) + 2
+
+
+def test_02_what_is_restored_is_not_computed():
+    desk, log = parked_desk()
+    before = desk.paper.computed_tokens
+
+    ended = desk.run(desk.job([*log, 5, 6], session="chat", output=1))
+
+    assert desk.paper.computed_tokens - before == ended.receipt.computed_tokens == 3
+
+
+@pytest.mark.parametrize("whole", [0, 1, 2, 3])
+def test_01_what_is_damaged_is_computed_again(whole):
+    desk, log = parked_desk()
+    job = desk.submit(desk.job([*log, 5, 6], session="chat", output=6))
+    desk.step()
+    assert isinstance(desk.paper.moving[0], Restore)
+
+    desk.arrive(pieces=whole)
+
+    ended = desk.finish(job)
+    assert ended.token_ids == answer([*log, 5, 6], 6, BANNED)
+    assert ended.receipt.cached_tokens == min(
+        32 * whole, len(log) - 1 if whole == 4 else 32 * whole
+    )
+    assert ended.receipt.cached_tokens + ended.receipt.computed_tokens == len(log) + 2
+    desk.drain()
+    desk.core.check()
+
+
+def test_01_the_next_life_restores_what_the_disk_kept():
+    desk, log = parked_desk()
+    later = Desk(desk.config)
+    later.paper.segments = {key: held for key, held in desk.paper.segments.items() if held}
+    later.core.load([desk.paper.heads[name] for _, name in later.paper.segments])
+
+    ended = later.run(later.job([*log, 5, 6], session="chat", output=6))
+
+    assert ended.token_ids == answer([*log, 5, 6], 6, BANNED)
+    assert ended.receipt.cached_tokens >= len(log) - 1
+
+
+def test_01_a_close_parks_every_session():
+    desk = desk_with(pool_blocks=64)
+    logs = {}
+    for number in range(4):
+        job = desk.job(text(number, 60), session=f"s{number}")
+        logs[number] = [*job.token_ids, *desk.run(job).token_ids]
+
+    desk.core.close()
+    desk.drain()
+    assert not desk.core.is_moving
+    later = Desk(desk.config)
+    later.paper.segments = desk.paper.segments
+    later.core.load([desk.paper.heads[name] for _, name in later.paper.segments])
+
+    for number, log in logs.items():
+        ended = later.run(later.job([*log, 5], session=f"s{number}"))
+        assert ended.receipt.cached_tokens >= len(log) - 1
+
+
+def test_04_nothing_is_matchable_before_it_has_arrived():
+    desk, log = parked_desk()
+    first = desk.submit(desk.job([*log, 5], session="chat"))
+    desk.step()
+
+    second = desk.submit(desk.job([*log, 6], session="chat"))
+    desk.step()
+
+    assert not {first.job_id, second.job_id} & desk.started.keys()
+    assert desk.finish(first).receipt.cached_tokens >= len(log) - 1
+    assert desk.finish(second).receipt.cached_tokens >= len(log) - 1
+
+
+def test_05_the_source_of_a_park_is_locked_until_it_has_arrived():
+    desk = desk_with(pool_blocks=16)
+    desk.run(desk.job(text(1, 100), session="chat"))
+    desk.now += 10_000
+    desk.step()
+    assert isinstance(desk.paper.moving[0], Park)
+    assert desk.core.stats().blocks.copying >= 6
+
+    job = desk.submit(desk.job([7] * 250, owner_id=BEN, output=1))
+    desk.step()
+    assert job.job_id not in desk.started
+
+    assert desk.finish(job).reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_15_a_turn_that_is_cancelled_while_it_is_restored_gives_everything_back(forgets):
+    desk, log = parked_desk()
+    job = desk.submit(desk.job([*log, 5], session="chat"))
+    desk.step()
+    restore = desk.paper.moving[0]
+    assert isinstance(restore, Restore)
+
+    if forgets:
+        desk.core.lease(session("chat"), Forget(), desk.now)
+    desk.cancel(job)
+
+    assert desk.ended[job.job_id].reason is FinishReason.CANCELLED
+    assert desk.core.stats().blocks.in_use >= 7
+    desk.core.check()
+    desk.drain()
+    assert desk.core.stats().blocks.in_use == 0
+    assert desk.run(desk.job([*log, 5], session="chat")).token_ids == answer([*log, 5], 4, BANNED)
+
+
+def test_10_restores_that_take_for_ever_keep_nobody_else_waiting():
+    desk, log = parked_desk(pool_blocks=20)
+    stuck = desk.submit(desk.job([*log, 5], session="chat"))
+    desk.step()
+
+    others = [desk.submit(desk.job(text(9, 40), owner_id=BEN)) for _ in range(3)]
+    for _ in range(40):
+        desk.step()
+
+    assert all(job.job_id in desk.ended for job in others)
+    assert stuck.job_id not in desk.ended
+    assert desk.finish(stuck).reason is FinishReason.LENGTH
+
+
+def test_11_what_one_user_parked_is_never_restored_for_another():
+    desk, log = parked_desk()
+
+    ended = desk.run(desk.job([*log, 5], owner_id=BEN, session="chat"))
+
+    assert ended.receipt.cached_tokens == 0
+
+
+def test_01_a_forgotten_conversation_is_gone_from_every_tier():
+    desk, log = parked_desk(tiers=tiers(host=512))
+
+    desk.core.lease(session("chat"), Forget(), desk.now)
+    desk.drain()
+
+    assert not [
+        head for _, name in desk.paper.segments if (head := desk.paper.heads[name]).owner_id == ANN
+    ]
+    assert desk.run(desk.job([*log, 5], session="chat")).receipt.cached_tokens == 0
+
+
+def test_10_more_sessions_than_the_pool_holds_all_stay_warm():
+    desk = desk_with(pool_blocks=48, context_tokens=120)
+    logs = {str(at): text(at, 30) for at in range(24)}
+    for turn in range(4):
+        for name, log in logs.items():
+            ended = desk.run(desk.job([*log, 5 + turn], session=name))
+            if turn:
+                assert ended.receipt.cached_tokens >= len(log) - 1, (turn, name)
+            logs[name] = [*log, 5 + turn, *ended.token_ids]
+            desk.drain()
+
+
+def test_02_an_evicted_and_lost_conversation_says_why():
+    desk = desk_with(pool_blocks=16, tiers=tiers(disk=40))
+    job = desk.job(text(1, 100), session="chat")
+    ended = desk.run(job)
+    evict_all(desk)
+
+    again = desk.run(
+        desk.job(
+            [*job.token_ids, *ended.token_ids, 5],
+            session="chat",
+            history=desk.history(ended, job),
+        )
+    )
+
+    assert again.receipt.miss_reason in (MissReason.EVICTED_PRESSURE, MissReason.EVICTED_IDLE)
+
+
+def test_17_what_is_not_to_be_stored_is_never_written_to_disk():
+    desk = desk_with(pool_blocks=16, tiers=tiers(host=512))
+    job = msgspec.structs.replace(desk.job(text(1, 100), session="chat"), durable=False)
+    ended = desk.run(job)
+    desk.now += 10_000
+    desk.drain()
+    evict_all(desk)
+    desk.core.close()
+    desk.drain()
+
+    assert {tier for tier, _ in desk.paper.segments} == {Tier.HOST}
+    log = [*job.token_ids, *ended.token_ids]
+    assert desk.run(desk.job([*log, 5], session="chat")).receipt.cached_tokens >= len(log) - 1
