@@ -23,13 +23,15 @@ from litestar.di import Provide
 from app.chat.conversations import Conversations
 from app.chat.eventlog import EventLogs
 from app.chat.hub import Hub
+from app.chat.library import Library
 from app.chat.supervisor import Supervisor
+from app.chat.warming import Warming
 from app.db.base import Database
 from app.db.revisions import check_revision
 from app.errors import AppError
 from app.people.accounts import Accounts, Principal
 from app.people.keys import Keys
-from app.routes import account, conversations, health, problems, schema
+from app.routes import account, conversations, health, library, problems, schema
 from app.routes import socket as browser
 from app.routes.front import Front
 from app.routes.gate import Gate, guard
@@ -78,7 +80,9 @@ class Service:
         self.hub = Hub()
         self.logs = EventLogs()
         self.conversations = Conversations(self.db, self.hub)
+        self.library = Library(self.db)
         self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)
+        self.warming = Warming(self.db, engine, self.library, self.supervisor.heads)
         self.gate = Gate(settings, self.accounts, self.keys)
 
     @contextlib.asynccontextmanager
@@ -87,7 +91,8 @@ class Service:
         await check_revision(self.settings.database_url)
         async with contextlib.aclosing(self.db):
             await self._let_in_the_first()
-            async with self.supervisor.running():
+            await self.library.ensure_default()
+            async with self.supervisor.running(), self.warming.running():
                 yield
                 await self.drain()
 
@@ -127,6 +132,7 @@ class Service:
             "hub": self.hub,
             "logs": self.logs,
             "conversations": self.conversations,
+            "library": self.library,
             "supervisor": self.supervisor,
             "gate": self.gate,
         }
@@ -178,7 +184,12 @@ def _open_routes(gate: Gate) -> list[Any]:
 def _api(gate: Gate) -> Router:
     return Router(
         path="/api",
-        route_handlers=[*account.handlers, *conversations.handlers, *health.api_handlers],
+        route_handlers=[
+            *account.handlers,
+            *conversations.handlers,
+            *library.handlers,
+            *health.api_handlers,
+        ],
         guards=[guard(gate.own_page), guard(gate.by_cookie)],
         dependencies={"principal": Provide(_principal, sync_to_thread=False)},
         security=[{"login": []}],

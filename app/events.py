@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from app.ids import ConversationId, MessageId, PersonaId, ResponseId
+from app.ids import ConversationId, DocumentId, MessageId, PersonaId, ResponseId
 from engine.api import Receipt, TokenLogprobs
 
 PROTOCOL = 1
@@ -85,6 +85,10 @@ class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
     id: ConversationId
     title: str
     persona_id: PersonaId | None
+    persona_version: int | None
+    """It stays on this version until it is moved to the newest."""
+    document_ids: tuple[DocumentId, ...]
+    """Documents that stand behind the persona, in this order."""
     leaf_id: MessageId | None
     created_at: float
     updated_at: float

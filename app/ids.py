@@ -7,7 +7,10 @@ from typing import NewType
 UserId = NewType("UserId", str)
 LoginId = NewType("LoginId", str)
 KeyId = NewType("KeyId", str)
-PersonaId = NewType("PersonaId", str)
+ItemId = NewType("ItemId", str)
+"""Of whatever the library holds."""
+PersonaId = NewType("PersonaId", ItemId)
+DocumentId = NewType("DocumentId", ItemId)
 ConversationId = NewType("ConversationId", str)
 MessageId = NewType("MessageId", str)
 ResponseId = NewType("ResponseId", str)
@@ -31,6 +34,14 @@ def new_login_id() -> LoginId:
 
 def new_key_id() -> KeyId:
     return KeyId(f"key_{_stamp()}")
+
+
+def new_persona_id() -> PersonaId:
+    return PersonaId(ItemId(f"persona_{_stamp()}"))
+
+
+def new_document_id() -> DocumentId:
+    return DocumentId(ItemId(f"document_{_stamp()}"))
 
 
 def new_conversation_id() -> ConversationId:

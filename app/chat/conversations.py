@@ -6,19 +6,21 @@ elsewhere (`supervisor`); a conversation that the dialect made is not listed her
 
 import base64
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
 from sqlalchemy import Select, delete, select, tuple_
 
-from app.chat import library, rows
+from app.chat import heads, rows
 from app.chat.hub import Hub
+from app.chat.library import DEFAULT_PERSONA, readable
 from app.db.base import Database
-from app.db.models import Conversation, Message, Response
+from app.db.models import Conversation, LibraryVersion, Message, Response
 from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
 from app.events import ConversationChanged, ConversationDeleted, ConversationView, MessageView
-from app.ids import ConversationId, PersonaId, UserId, new_conversation_id
+from app.ids import ConversationId, DocumentId, PersonaId, UserId, new_conversation_id
 from engine.api import Role
 
 _PLACE = re.compile(r"(?P<moment>[0-9T:.-]+\+00:00) (?P<last_id>conv_[0-9a-z]+)")
@@ -42,15 +44,37 @@ class Conversations:
         self._hub = hub
 
     async def create(
-        self, user_id: UserId, persona_id: PersonaId = library.DEFAULT_PERSONA.id
+        self,
+        user_id: UserId,
+        persona_id: PersonaId = DEFAULT_PERSONA.id,
+        document_ids: Sequence[DocumentId] = (),
     ) -> ConversationView:
         """An empty conversation; its title comes with the first message. Raises `NotFound`."""
-        persona = library.persona(persona_id)
-        row = rows.new_conversation(
-            new_conversation_id(), user_id, origin=Origin.CHAT, persona_id=persona.id
-        )
         async with self._db.begin() as session:
+            reads = await heads.newest(session, readable(user_id), persona_id, document_ids)
+            row = rows.new_conversation(
+                new_conversation_id(), user_id, origin=Origin.CHAT, reads=reads
+            )
             session.add(row)
+        return self._changed(user_id, row)
+
+    async def move_to_newest(
+        self, user_id: UserId, conversation_id: ConversationId
+    ) -> ConversationView:
+        """Leave the versions that it has for the newest; its next turn has another head.
+
+        What came with the persona's old version goes with it, what was picked stays. Raises
+        `NotFound`.
+        """
+        async with self._db.begin() as session:
+            row = _found(await session.scalar(_owned(user_id, conversation_id).with_for_update()))
+            if row.persona_id is None:
+                return rows.conversation_view(row)
+            old = await session.get_one(LibraryVersion, (row.persona_id, row.persona_version))
+            picked = {DocumentId(ref.id) for ref in row.documents} - {*old.document_ids}
+            rows.set_reads(
+                row, await heads.newest(session, readable(user_id), row.persona_id, picked)
+            )
         return self._changed(user_id, row)
 
     async def get(self, user_id: UserId, conversation_id: ConversationId) -> ConversationView:

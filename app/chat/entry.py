@@ -84,7 +84,7 @@ def make_entry(draft: Draft) -> Entry:
         begins=request.origin if begins else None,
         path=prompt.path,
         head=prompt.head,
-        persona_id=request.persona_id or draft.branch.persona_id,
+        reads=draft.branch.reads,
         path_changed=prompt.path_changed,
         inputs=inputs,
         reply=reply,

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from app.chat import library
 from app.chat.entry import Draft, TurnRequest, make_entry, make_job
+from app.chat.heads import Heads
 from app.chat.ledger import Acceptance, Branch, Entry, Ledger
 from app.chat.memory import MemoryLedger
 from app.chat.prompt import (
@@ -21,7 +21,8 @@ from app.chat.prompt import (
     Wanted,
     bare_head,
     instructions_head,
-    persona_head,
+    library_head,
+    library_key,
 )
 from app.chat.stored import StoredLedger
 from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
@@ -45,11 +46,11 @@ class Intake:
     """Accepts turns for one engine into one database, and into memory."""
 
     def __init__(
-        self, engine: Engine, stored: StoredLedger, memory: MemoryLedger, epoch: str
+        self, engine: Engine, heads: Heads, ledgers: tuple[StoredLedger, MemoryLedger], epoch: str
     ) -> None:
         self._engine = engine
-        self._stored = stored
-        self._memory = memory
+        self._heads = heads
+        self._stored, self._memory = ledgers
         self._epoch = epoch
         self._prompts = Prompts(engine)
 
@@ -63,11 +64,19 @@ class Intake:
         if earlier is not None:
             return earlier
         branch = await self._branch(user_id, request)
+        branch = await self._under_persona(user_id, request, branch)
         if not request.messages:
             _check_something_to_do(request, branch)
         async with _engine_errors():
             card = await self._engine.info()
-            prompt = await self._prompts.make(card, _wanted(user_id, request, branch))
+            wanted = Wanted(
+                user_id=user_id,
+                branch=branch,
+                head=await self._head_text(card, user_id, request, branch),
+                messages=request.messages,
+                opens_reply=request.generate,
+            )
+            prompt = await self._prompts.make(card, wanted)
         _check_length(prompt, card, request)
         draft = Draft(
             user_id=user_id,
@@ -118,6 +127,27 @@ class Intake:
             raise NotFound("There is no such response.", field="previous_response_id")
         return branch
 
+    async def _under_persona(self, user_id: UserId, request: TurnRequest, branch: Branch) -> Branch:
+        """A conversation stays on the versions that it has; another persona comes as it is now."""
+        persona_id = request.persona_id
+        if persona_id is None or (branch.reads and branch.reads[0].id == persona_id):
+            return branch
+        reads = await self._heads.choose(user_id, persona_id)
+        return msgspec.structs.replace(branch, reads=reads)
+
+    async def _head_text(
+        self, card: ModelCard, user_id: UserId, request: TurnRequest, branch: Branch
+    ) -> HeadText:
+        """Who may not read what it would say gets no head, so there is nothing to match."""
+        if request.instructions:
+            return instructions_head(request.instructions)
+        if branch.reads:
+            was_sent = branch.head is not None and branch.head.key == library_key(branch.reads)
+            return library_head(
+                await self._heads.for_reader(card, user_id, branch.reads, was_sent=was_sent)
+            )
+        return bare_head((branch.said or request.messages)[0].role)
+
 
 @asynccontextmanager
 async def _engine_errors() -> AsyncIterator[None]:
@@ -127,16 +157,6 @@ async def _engine_errors() -> AsyncIterator[None]:
         raise InvalidRequest(refused.message, field="input") from refused
     except EngineError as error:
         raise Unavailable("The model is not ready.", retry_after_s=RETRY_AFTER_S) from error
-
-
-def _wanted(user_id: UserId, request: TurnRequest, branch: Branch) -> Wanted:
-    return Wanted(
-        user_id=user_id,
-        branch=branch,
-        head=_head_text(request, branch),
-        messages=request.messages,
-        opens_reply=request.generate,
-    )
 
 
 def _check_something_to_do(request: TurnRequest, branch: Branch) -> None:
@@ -149,20 +169,11 @@ def _check_something_to_do(request: TurnRequest, branch: Branch) -> None:
                 " must be a warm-up that ended with a user's message.",
                 field="input",
             )
-    elif not (said or request.instructions or request.persona_id or branch.persona_id):
+    elif not (said or request.instructions or branch.reads):
         raise InvalidRequest(
             "There is nothing to warm up: give instructions, a message or a previous response.",
             field="input",
         )
-
-
-def _head_text(request: TurnRequest, branch: Branch) -> HeadText:
-    persona_id = request.persona_id or branch.persona_id
-    if request.instructions:
-        return instructions_head(request.instructions)
-    if persona_id:
-        return persona_head(library.persona(persona_id))
-    return bare_head((branch.said or request.messages)[0].role)
 
 
 def _check_length(prompt: Prompt, card: ModelCard, request: TurnRequest) -> None:

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import msgspec
 
-from app.db.types import Origin
+from app.db.types import Origin, VersionRef
 from app.events import ConversationView, MessageView, ResponseView
-from app.ids import ConversationId, MessageId, PersonaId, ResponseId, UserId
+from app.ids import ConversationId, MessageId, ResponseId, UserId
 from engine.api import Limits, Role, Sampling, Seam
 
 
@@ -101,7 +101,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """The conversation's presence in the engine, stored or not."""
     conversation: ConversationView | None
     """None where it is yet to be made, or is not stored."""
-    persona_id: PersonaId | None = None
+    reads: tuple[VersionRef, ...] = ()
+    """The persona that stands before the path, and its documents, each at the version it stays on."""
     path: tuple[Node, ...] = ()
     head: Head | None = None
     """Under which the last turn of the path was sent, where that is known."""
@@ -128,7 +129,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Set where the conversation is new: whose list it is to stand in."""
     path: tuple[Node, ...]
     head: Head
-    persona_id: PersonaId | None
+    reads: tuple[VersionRef, ...]
     path_changed: bool
     """True when the path was rendered anew and its ids are to be stored again."""
     inputs: tuple[Node, ...]

@@ -1,35 +1,47 @@
-"""The operator zone's contents: personas, whose text every user's prompts may share.
+"""The library: personas and documents in versions, and who may read them.
 
-A persona is a system prompt and few-shot examples. It is the stored way to instruct: it lies in the
-operator zone, so its KV is computed once for everybody, while a caller's own `instructions` lie in
-the caller's scope and end with the turn.
+A persona is a system prompt with few-shot examples and documents; a document is a text to ask about.
+Both are stored ways to instruct, and stand at the head of a prompt, so that their KV is computed once
+for all who may read them. A version never changes: a new one leaves the old one to the conversations
+that have it. The operator's are published by administrators, for everybody or for those listed;
+whoever has an account may keep some of their own, which nobody else reads.
+
+Every query asks for what its user may read or edit: what is not theirs is not found (law 19).
 """
 
-import msgspec
+import asyncio
 
-from app.errors import NotFound
-from app.ids import PersonaId
+import msgspec
+from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.base import Database
+from app.db.models import LibraryItem, LibraryReader, LibraryVersion, User
+from app.db.types import AccountRole, ItemKind, Visibility, utc_now
+from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from app.ids import DocumentId, ItemId, PersonaId, UserId, new_document_id, new_persona_id
+from app.people.accounts import normal_email
 from engine.api import Message, Role
+
+OWN_ITEMS = 200
+"""How many of each kind one account may have, archived ones included."""
 
 
 class Persona(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` grows with every change of what the model reads."""
+    """One that comes with the program."""
 
     id: PersonaId
     name: str
     instructions: str
-    examples: tuple[Message, ...] = ()
-    """Few-shots, user and assistant in turns."""
-    version: int = 1
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """What stands at the head of every prompt under this persona."""
-        return (Message(role=Role.SYSTEM, text=self.instructions), *self.examples)
+        return (Message(role=Role.SYSTEM, text=self.instructions),)
 
 
 DEFAULT_PERSONA = Persona(
-    id=PersonaId("persona_default"),
+    id=PersonaId(ItemId("persona_default")),
     name="Assistant",
     instructions=(
         "You are a helpful assistant. Answer plainly and to the point: give the answer first, then"
@@ -37,14 +49,319 @@ DEFAULT_PERSONA = Persona(
         " only where a list, a table or code reads better that way."
     ),
 )
-"""In the operator zone from the first start, so that new conversations share a prefix."""
-
-_PERSONAS = {DEFAULT_PERSONA.id: DEFAULT_PERSONA}
+"""Published from the first start, so that new conversations share a prefix."""
 
 
-def persona(persona_id: PersonaId) -> Persona:
-    """The persona of this id. Raises `NotFound`."""
-    found = _PERSONAS.get(persona_id)
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    """What one version says. `text`: a persona's instructions, a document's text."""
+
+    name: str
+    text: str
+    examples: tuple[Message, ...] = ()
+    """Few-shots, user and assistant in turns."""
+    document_ids: tuple[DocumentId, ...] = ()
+    """Documents that come with a persona."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may read an item. `readers` are addresses, of a listed one."""
+
+    visibility: Visibility
+    readers: tuple[str, ...] = ()
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """An item as it stands in a list; `version` is its newest."""
+
+    id: ItemId
+    name: str
+    visibility: Visibility
+    version: int
+    is_archived: bool
+    is_editable: bool
+    """By whoever asked."""
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """An item at its newest version. `readers` is told to those who may edit it."""
+
+    summary: Summary
+    says: Text
+    readers: tuple[str, ...]
+
+
+class Library:
+    """Personas and documents for one user at a time. `changed` is set by whatever changes one."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.changed = asyncio.Event()
+
+    async def ensure_default(self) -> None:
+        """Publish the program's own persona, anew where a release says another text.
+
+        It is a row like any other, so conversations stay on the text that they have. Where an
+        administrator published a version of it, that one stays.
+        """
+        says = Text(name=DEFAULT_PERSONA.name, text=DEFAULT_PERSONA.instructions)
+        async with self._db.begin() as session:
+            item = await session.get(LibraryItem, DEFAULT_PERSONA.id)
+            if item is None:
+                item = _new_item(DEFAULT_PERSONA.id, ItemKind.PERSONA, None, Visibility.EVERYBODY)
+                session.add(item)
+                await session.flush()
+            else:
+                last = await session.get_one(LibraryVersion, (item.id, item.newest))
+                if not last.built_in or _said(last) == says:
+                    return
+            _add_version(session, item, says, built_in=True)
+        self.changed.set()
+
+    async def list(self, user_id: UserId, kind: ItemKind) -> tuple[Summary, ...]:
+        """What the user may read, the oldest first; archived ones for those who may edit them."""
+        edits = editable(user_id)
+        query = (
+            _newest()
+            .where(LibraryItem.kind == kind, readable(user_id))
+            .where(or_(LibraryItem.archived_at.is_(None), edits))
+            .add_columns(edits)
+            .order_by(LibraryItem.created_at, LibraryItem.id)
+        )
+        async with self._db.read() as session:
+            found = (await session.execute(query)).tuples()
+            return tuple(_summary(item, last, edits=own) for item, last, own in found)
+
+    async def read(self, user_id: UserId, kind: ItemKind, item_id: ItemId) -> Item:
+        """Raises `NotFound`."""
+        async with self._db.read() as session:
+            return await _item(session, user_id, kind, item_id)
+
+    async def create(self, user_id: UserId, kind: ItemKind, says: Text, access: Access) -> Item:
+        """Raises `InvalidRequest`, `NotFound`, `Conflict`, and `Forbidden` for who may not publish."""
+        own = access.visibility is Visibility.OWNER
+        async with self._db.begin() as session:
+            await _check_documents(session, user_id, says)
+            if own:
+                await _check_room(session, user_id, kind)
+            elif not await session.scalar(select(_is_admin(user_id))):
+                raise Forbidden("Only an administrator publishes for others.", field="visibility")
+            item_id: ItemId = new_persona_id() if kind is ItemKind.PERSONA else new_document_id()
+            item = _new_item(item_id, kind, user_id if own else None, access.visibility)
+            session.add(item)
+            await session.flush()
+            _add_version(session, item, says)
+            await _set_readers(session, item, access.readers)
+            await session.flush()
+            made = await _item(session, user_id, kind, item_id)
+        self.changed.set()
+        return made
+
+    async def add_version(
+        self, user_id: UserId, kind: ItemKind, item_id: ItemId, says: Text
+    ) -> Item:
+        """What new conversations take from now on. Raises `NotFound`."""
+        async with self._db.begin() as session:
+            item = await _edited(session, user_id, kind, item_id)
+            await _check_documents(session, user_id, says)
+            item.newest += 1
+            _add_version(session, item, says)
+            await session.flush()
+            made = await _item(session, user_id, kind, item_id)
+        self.changed.set()
+        return made
+
+    async def set_access(
+        self, user_id: UserId, kind: ItemKind, item_id: ItemId, access: Access
+    ) -> Item:
+        """Who may read it from now on. Raises `NotFound`, `Conflict` and `InvalidRequest`."""
+        async with self._db.begin() as session:
+            item = await _edited(session, user_id, kind, item_id)
+            own = access.visibility is Visibility.OWNER
+            if own is not (item.owner_id is not None):
+                raise InvalidRequest(
+                    "What is the operator's stays so, and what is one's own too.",
+                    field="visibility",
+                )
+            if item.id == DEFAULT_PERSONA.id and access.visibility is not Visibility.EVERYBODY:
+                raise Conflict("The default persona is everybody's.", field="visibility")
+            item.visibility = access.visibility
+            await _set_readers(session, item, access.readers)
+            await session.flush()
+            made = await _item(session, user_id, kind, item_id)
+        self.changed.set()
+        return made
+
+    async def archive(
+        self, user_id: UserId, kind: ItemKind, item_id: ItemId, *, archived: bool
+    ) -> Item:
+        """Offer it to no new conversation, or again. Raises `NotFound` and `Conflict`."""
+        async with self._db.begin() as session:
+            item = await _edited(session, user_id, kind, item_id)
+            if item.id == DEFAULT_PERSONA.id and archived:
+                raise Conflict("The default persona cannot be archived.", field="archived")
+            item.archived_at = (item.archived_at or utc_now()) if archived else None
+            await session.flush()
+            made = await _item(session, user_id, kind, item_id)
+        self.changed.set()
+        return made
+
+
+# ---------------------------------------------------------------- who may
+
+
+def readable(user_id: UserId) -> ColumnElement[bool]:
+    """What the user may read, now: everybody's, their own, where they are listed.
+
+    Administrators read whatever is the operator's, since they write it.
+    """
+    listed = exists().where(
+        LibraryReader.item_id == LibraryItem.id, LibraryReader.user_id == user_id
+    )
+    return or_(
+        LibraryItem.visibility == Visibility.EVERYBODY,
+        (LibraryItem.visibility == Visibility.LISTED) & listed,
+        editable(user_id),
+    )
+
+
+def editable(user_id: UserId) -> ColumnElement[bool]:
+    """What the user may write versions of: their own, and as an administrator the operator's."""
+    return or_(LibraryItem.owner_id == user_id, LibraryItem.owner_id.is_(None) & _is_admin(user_id))
+
+
+def _is_admin(user_id: UserId) -> ColumnElement[bool]:
+    return exists().where(User.id == user_id, User.role == AccountRole.ADMIN)
+
+
+def not_found(item_id: ItemId) -> NotFound:
+    """The same for what is not there, is another's, or is not offered any more."""
+    kind = "document" if item_id.startswith("document_") else "persona"
+    return NotFound(f"There is no {kind} {item_id!r}.", field=f"{kind}_id")
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _newest() -> Select[LibraryItem, LibraryVersion]:
+    return select(LibraryItem, LibraryVersion).join(
+        LibraryVersion,
+        (LibraryVersion.item_id == LibraryItem.id) & (LibraryVersion.number == LibraryItem.newest),
+    )
+
+
+async def _item(session: AsyncSession, user_id: UserId, kind: ItemKind, item_id: ItemId) -> Item:
+    query = (
+        _newest()
+        .where(LibraryItem.id == item_id, LibraryItem.kind == kind, readable(user_id))
+        .add_columns(editable(user_id))
+    )
+    found = (await session.execute(query)).one_or_none()
     if found is None:
-        raise NotFound(f"There is no persona {persona_id!r}.", field="persona_id")
-    return found
+        raise not_found(item_id)
+    item, last, edits = found
+    readers = select(User.email).join(LibraryReader, LibraryReader.user_id == User.id)
+    listed = readers.where(LibraryReader.item_id == item_id).order_by(User.email)
+    return Item(
+        summary=_summary(item, last, edits=edits),
+        says=_said(last),
+        readers=tuple(await session.scalars(listed)) if edits else (),
+    )
+
+
+async def _edited(
+    session: AsyncSession, user_id: UserId, kind: ItemKind, item_id: ItemId
+) -> LibraryItem:
+    query = select(LibraryItem).where(
+        LibraryItem.id == item_id, LibraryItem.kind == kind, editable(user_id)
+    )
+    item = await session.scalar(query.with_for_update())
+    if item is None:
+        raise not_found(item_id)
+    return item
+
+
+def _summary(item: LibraryItem, last: LibraryVersion, *, edits: bool) -> Summary:
+    return Summary(
+        id=item.id,
+        name=last.name,
+        visibility=item.visibility,
+        version=item.newest,
+        is_archived=item.archived_at is not None,
+        is_editable=edits,
+    )
+
+
+def _said(version: LibraryVersion) -> Text:
+    return Text(
+        name=version.name,
+        text=version.text,
+        examples=version.examples,
+        document_ids=version.document_ids,
+    )
+
+
+def _new_item(
+    item_id: ItemId, kind: ItemKind, owner_id: UserId | None, visibility: Visibility
+) -> LibraryItem:
+    return LibraryItem(
+        id=item_id,
+        kind=kind,
+        owner_id=owner_id,
+        visibility=visibility,
+        newest=1,
+        created_at=utc_now(),
+        archived_at=None,
+    )
+
+
+def _add_version(
+    session: AsyncSession, item: LibraryItem, says: Text, *, built_in: bool = False
+) -> None:
+    """The item's newest."""
+    session.add(
+        LibraryVersion(
+            item_id=item.id,
+            number=item.newest,
+            name=says.name,
+            text=says.text,
+            examples=says.examples,
+            document_ids=says.document_ids,
+            built_in=built_in,
+            created_at=utc_now(),
+            token_ids=None,
+            opening_end=None,
+            model_fingerprint=None,
+            template_fingerprint=None,
+        )
+    )
+
+
+async def _set_readers(session: AsyncSession, item: LibraryItem, emails: tuple[str, ...]) -> None:
+    if emails and item.visibility is not Visibility.LISTED:
+        raise InvalidRequest("Readers are of what is `listed`.", field="readers")
+    await session.execute(delete(LibraryReader).where(LibraryReader.item_id == item.id))
+    wanted = {normal_email(email) for email in emails}
+    found = await session.execute(select(User.email, User.id).where(User.email.in_(wanted)))
+    users = dict(found.tuples())
+    if missing := wanted - users.keys():
+        raise InvalidRequest(f"Nobody here has the address {min(missing)!r}.", field="readers")
+    session.add_all(LibraryReader(item_id=item.id, user_id=one) for one in users.values())
+
+
+async def _check_documents(session: AsyncSession, user_id: UserId, says: Text) -> None:
+    """Whoever writes a persona may read what comes with it."""
+    query = select(LibraryItem.id).where(
+        LibraryItem.id.in_(says.document_ids),
+        LibraryItem.kind == ItemKind.DOCUMENT,
+        readable(user_id),
+    )
+    found = set(await session.scalars(query))
+    for document_id in says.document_ids:
+        if document_id not in found:
+            raise not_found(document_id)
+
+
+async def _check_room(session: AsyncSession, user_id: UserId, kind: ItemKind) -> None:
+    query = select(func.count()).where(LibraryItem.owner_id == user_id, LibraryItem.kind == kind)
+    if (await session.scalar(query) or 0) >= OWN_ITEMS:
+        raise Conflict(f"An account has at most {OWN_ITEMS} of these.")

@@ -10,8 +10,9 @@ import msgspec
 
 from app.chat import rows
 from app.chat.ledger import Acceptance, Branch, Entry, Head, Node, Outcome, StoredResponse
+from app.db.types import VersionRef
 from app.events import MessageView
-from app.ids import ConversationId, PersonaId, ResponseId, UserId
+from app.ids import ConversationId, ResponseId, UserId
 
 KEPT_RESPONSES = 4_096
 """Ended responses that are remembered, of all users together."""
@@ -24,7 +25,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     session_id: ConversationId
     path: tuple[Node, ...]
     head: Head
-    persona_id: PersonaId | None
+    reads: tuple[VersionRef, ...]
     response: StoredResponse
 
 
@@ -49,7 +50,7 @@ class MemoryLedger:
         return Branch(
             session_id=found.session_id,
             conversation=None,
-            persona_id=found.persona_id,
+            reads=found.reads,
             path=found.path,
             head=found.head,
             last=found.response,
@@ -62,7 +63,7 @@ class MemoryLedger:
             session_id=entry.session_id,
             path=(*entry.path, *nodes),
             head=entry.head,
-            persona_id=entry.persona_id,
+            reads=entry.reads,
             response=response,
         )
         return Acceptance(messages=(), response=response.view, conversation=None, fresh=True)

@@ -2,7 +2,7 @@
 
     ids    [head)[node][node] .. [node) | [new node] .. [new node] or [glue)
     from    kept or cached, as stored    | rendered here, once; then stored and never derived again
-    scope  operator | the caller's own, to the end
+    scope  the head's parts' own (`heads`) | the caller's, to the end
 
 Only the new messages become ids here, so a turn costs the same after ten turns and after a hundred.
 Without a new message there is glue alone: it closes the path's last reply, and opens the next one.
@@ -13,13 +13,14 @@ template that rewrites what was said. Nothing here is stored and no owner is che
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, pairwise
 
 import msgspec
 
+from app.chat.heads import Part
 from app.chat.ledger import Branch, Head, Node
-from app.chat.library import Persona
+from app.db.types import VersionRef
 from app.ids import UserId
 from engine.api import (
     OPERATOR_SCOPE,
@@ -44,9 +45,21 @@ class HeadText(msgspec.Struct, frozen=True, kw_only=True):
     """What stands before the path as text; empty for the template's opening alone."""
 
     key: str
-    messages: tuple[Message, ...] = ()
-    published: bool = False
-    """True: every user may share its KV."""
+    parts: tuple[Part, ...] = ()
+    """The library's, each in a scope of its own."""
+    own: tuple[Message, ...] = ()
+    """The caller's, in the caller's scope."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return (*chain.from_iterable(part.compiled.messages for part in self.parts), *self.own)
+
+
+class Headed(msgspec.Struct, frozen=True, kw_only=True):
+    """A head as ids, and whose tokens lie where in it; the caller's own are left over."""
+
+    head: Head
+    zones: tuple[Zone, ...]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,19 +86,20 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     history: History | None
 
 
-def persona_head(persona: Persona) -> HeadText:
-    """A persona's system prompt and examples, in the operator zone."""
-    return HeadText(
-        key=f"persona:{persona.id}@{persona.version}", messages=persona.messages, published=True
-    )
+def library_head(parts: Sequence[Part]) -> HeadText:
+    """A persona's system prompt and examples, then documents, each for those who may read it."""
+    return HeadText(key=library_key(part.ref for part in parts), parts=tuple(parts))
+
+
+def library_key(refs: Iterable[VersionRef]) -> str:
+    return " ".join(map(str, refs))
 
 
 def instructions_head(instructions: str) -> HeadText:
     """A caller's own instructions, in the caller's scope."""
     digest = hashlib.sha256(instructions.encode()).hexdigest()
-    return HeadText(
-        key=f"instructions:{digest}", messages=(Message(role=Role.SYSTEM, text=instructions),)
-    )
+    own = (Message(role=Role.SYSTEM, text=instructions),)
+    return HeadText(key=f"instructions:{digest}", own=own)
 
 
 def bare_head(first: Role) -> HeadText:
@@ -111,13 +125,13 @@ class Prompts:
 
     async def _continued(self, card: ModelCard, wanted: Wanted) -> Prompt:
         path = wanted.branch.path
-        head = await self._head(card, wanted)
+        headed = await self._head(card, wanted)
         seam = (path[-1].seam if path else None) or Seam.CLOSED
         rendered = await self._engine.render(
             RenderRequest(messages=wanted.messages, seam=seam, opens_reply=wanted.opens_reply)
         )
         slices, glue = _slices(rendered, 0, new=bool(wanted.messages))
-        return _prompt(wanted, head, path, (slices, glue))
+        return _prompt(wanted, headed, path, (slices, glue))
 
     async def _whole(self, card: ModelCard, wanted: Wanted) -> Prompt:
         heading = wanted.head.messages
@@ -129,19 +143,28 @@ class Prompts:
                 opens_reply=wanted.opens_reply,
             )
         )
-        head = _head_of(wanted.head, rendered)
-        slices, glue = _slices(rendered, len(head.token_ids), new=bool(wanted.messages))
+        headed = _headed(wanted.head, rendered)
+        end = len(headed.head.token_ids)
+        slices, glue = _slices(rendered, end, new=bool(wanted.messages))
         border = len(heading) + len(told)
         path = wanted.branch.path
         if told or not _all_rendered_by(path, card):
             path = _rendered_anew(path, slices[len(heading) : border], card)
-        return _prompt(wanted, head, path, (slices[border:], glue))
+        return _prompt(wanted, headed, path, (slices[border:], glue))
 
-    async def _head(self, card: ModelCard, wanted: Wanted) -> Head:
-        """As it was sent before, else from memory, else rendered."""
+    async def head(self, card: ModelCard, text: HeadText) -> Headed:
+        """The library's head by itself: as it was compiled, else rendered."""
+        if card.template.stability is not Stability.UNSTABLE:
+            return _joined(text)
+        return _headed(text, await self._engine.render(_beginning(text.messages)))
+
+    async def _head(self, card: ModelCard, wanted: Wanted) -> Headed:
+        """As it was sent before, else as it was compiled, from memory, or rendered."""
         kept, text = wanted.branch.head, wanted.head
         if kept is not None and kept.key == text.key:
-            return kept
+            return _zoned(text, kept)
+        if text.parts:
+            return _joined(text)
         key = (text.key, card.template_fingerprint)
         # What was rendered before may tell of another day.
         if card.template.reads_clock or key not in self._heads:
@@ -149,18 +172,18 @@ class Prompts:
             if len(self._heads) > CACHED_HEADS:
                 self._heads.popitem(last=False)
         self._heads.move_to_end(key)
-        return self._heads[key]
+        return _zoned(text, self._heads[key])
 
     async def _render_head(self, wanted: Wanted) -> Head:
         # An opening is found before any message of the role; its text does not matter.
         said = wanted.branch.said
         probe = (Message(role=said[0].role, text="."),) if said else ()
-        rendered = await self._engine.render(
-            RenderRequest(
-                messages=wanted.head.messages or probe, seam=Seam.START, opens_reply=False
-            )
-        )
-        return _head_of(wanted.head, rendered)
+        rendered = await self._engine.render(_beginning(wanted.head.messages or probe))
+        return _headed(wanted.head, rendered).head
+
+
+def _beginning(messages: tuple[Message, ...]) -> RenderRequest:
+    return RenderRequest(messages=messages, seam=Seam.START, opens_reply=False)
 
 
 def _all_rendered_by(path: tuple[Node, ...], card: ModelCard) -> bool:
@@ -190,9 +213,34 @@ def _rendered_anew(
     )
 
 
-def _head_of(text: HeadText, rendered: Rendered) -> Head:
+def _headed(text: HeadText, rendered: Rendered) -> Headed:
     end = rendered.ends[len(text.messages) - 1] if text.messages else rendered.opening_end
-    return Head(key=text.key, token_ids=rendered.token_ids[:end], opening_end=rendered.opening_end)
+    head = Head(key=text.key, token_ids=rendered.token_ids[:end], opening_end=rendered.opening_end)
+    counts = accumulate(len(part.compiled.messages) for part in text.parts)
+    return _with_zones(text, head, [rendered.ends[count - 1] for count in counts])
+
+
+def _joined(text: HeadText) -> Headed:
+    """A head of compiled parts: a part continues a message that is closed, whatever that says."""
+    ids = chain.from_iterable(part.compiled.token_ids for part in text.parts)
+    opening_end = text.parts[0].compiled.opening_end
+    return _zoned(text, Head(key=text.key, token_ids=tuple(ids), opening_end=opening_end))
+
+
+def _zoned(text: HeadText, head: Head) -> Headed:
+    """Parts end where the ones behind them begin; the first may tell of another day by now."""
+    behind = accumulate((len(part.compiled.token_ids) for part in text.parts[:0:-1]), initial=0)
+    ends = [len(head.token_ids) - tokens for tokens in behind] if text.parts else []
+    return _with_zones(text, head, ends[::-1])
+
+
+def _with_zones(text: HeadText, head: Head, ends: Sequence[int]) -> Headed:
+    opening = Zone(scope=OPERATOR_SCOPE, source=CacheSource.TEMPLATE, end=head.opening_end)
+    parts = (
+        Zone(scope=part.scope, source=part.source, end=end)
+        for part, end in zip(text.parts, ends, strict=True)
+    )
+    return Headed(head=head, zones=(opening, *parts))
 
 
 def _slices(
@@ -212,11 +260,11 @@ def _slices(
 
 def _prompt(
     wanted: Wanted,
-    head: Head,
+    headed: Headed,
     path: tuple[Node, ...],
     new: tuple[Sequence[tuple[int, ...]], tuple[int, ...]],
 ) -> Prompt:
-    inputs, glue = new
+    (inputs, glue), head = new, headed.head
     nodes = chain.from_iterable(node.token_ids for node in path)
     token_ids = (*head.token_ids, *nodes, *chain.from_iterable(inputs), *glue)
     return Prompt(
@@ -226,19 +274,15 @@ def _prompt(
         inputs=tuple(inputs),
         glue=glue,
         token_ids=token_ids,
-        zones=_zones(wanted, head, len(token_ids)),
+        zones=_zones(wanted, headed, len(token_ids)),
         history=_history(wanted.branch),
     )
 
 
-def _zones(wanted: Wanted, head: Head, end: int) -> tuple[Zone, ...]:
+def _zones(wanted: Wanted, headed: Headed, end: int) -> tuple[Zone, ...]:
     """Whose tokens lie where; zones without tokens are left out."""
-    zones = [Zone(scope=OPERATOR_SCOPE, source=CacheSource.TEMPLATE, end=head.opening_end)]
-    if wanted.head.published:
-        head_end = len(head.token_ids)
-        zones.append(Zone(scope=OPERATOR_SCOPE, source=CacheSource.PERSONA, end=head_end))
     own = Scope(f"user:{wanted.user_id}")
-    zones.append(Zone(scope=own, source=CacheSource.SESSION, end=end))
+    zones = (*headed.zones, Zone(scope=own, source=CacheSource.SESSION, end=end))
     starts = [0, *(zone.end for zone in zones)]
     return tuple(zone for start, zone in zip(starts, zones, strict=False) if zone.end > start)
 

@@ -9,9 +9,9 @@ import msgspec
 
 from app.chat.ledger import Asked, Node, StoredResponse
 from app.db.models import Conversation, Message, Response
-from app.db.types import Origin, utc_now
+from app.db.types import Origin, VersionRef, utc_now
 from app.events import ConversationView, MessageView, ResponseView
-from app.ids import ConversationId, PersonaId, UserId
+from app.ids import ConversationId, DocumentId, UserId
 
 
 def seconds(moment: datetime) -> float:
@@ -29,6 +29,8 @@ def conversation_view(row: Conversation) -> ConversationView:
         id=row.id,
         title=row.title,
         persona_id=row.persona_id,
+        persona_version=row.persona_version,
+        document_ids=tuple(DocumentId(ref.id) for ref in row.documents),
         leaf_id=row.leaf_id,
         created_at=seconds(row.created_at),
         updated_at=seconds(row.updated_at),
@@ -102,7 +104,7 @@ def new_conversation(
     user_id: UserId,
     *,
     origin: Origin,
-    persona_id: PersonaId | None,
+    reads: tuple[VersionRef, ...],
 ) -> Conversation:
     """A conversation without a message, and so without a title."""
     now = utc_now()
@@ -111,11 +113,33 @@ def new_conversation(
         user_id=user_id,
         origin=origin,
         title="",
-        persona_id=persona_id,
         leaf_id=None,
         created_at=now,
         updated_at=now,
+        **_read_columns(reads),
     )
+
+
+def set_reads(row: Conversation, reads: tuple[VersionRef, ...]) -> None:
+    """From now on the conversation is under this persona, with these documents."""
+    for column, value in _read_columns(reads).items():
+        setattr(row, column, value)
+
+
+def _read_columns(reads: tuple[VersionRef, ...]) -> dict[str, object]:
+    persona = reads[0] if reads else None
+    return {
+        "persona_id": None if persona is None else persona.id,
+        "persona_version": None if persona is None else persona.number,
+        "documents": reads[1:],
+    }
+
+
+def reads_of(row: Conversation) -> tuple[VersionRef, ...]:
+    """The persona that it is under, and the documents behind it, each at its version."""
+    if row.persona_id is None or row.persona_version is None:
+        return ()
+    return (VersionRef(row.persona_id, row.persona_version), *row.documents)
 
 
 def message_row(one: Node, conversation_id: ConversationId) -> Message:

@@ -183,7 +183,7 @@ async def _branch(
     branch = Branch(
         session_id=conversation.id,
         conversation=rows.conversation_view(conversation),
-        persona_id=conversation.persona_id,
+        reads=rows.reads_of(conversation),
         forked=leaf_id != conversation.leaf_id,
     )
     if leaf_id is None:
@@ -235,9 +235,7 @@ async def _open_conversation(session: AsyncSession, entry: Entry) -> Conversatio
         if row is None:
             raise NotFound("There is no such conversation.", field="conversation_id")
         return row
-    row = rows.new_conversation(
-        entry.session_id, user_id, origin=entry.begins, persona_id=entry.persona_id
-    )
+    row = rows.new_conversation(entry.session_id, user_id, origin=entry.begins, reads=entry.reads)
     session.add(row)
     await session.flush()
     return row

@@ -16,6 +16,7 @@ import msgspec
 from app.chat.conversations import Conversations
 from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLog, EventLogs, rebuild
+from app.chat.heads import Heads
 from app.chat.hub import Hub, ResponseStarted
 from app.chat.intake import RETRY_AFTER_S, Intake, Prepared
 from app.chat.ledger import Acceptance, StoredResponse
@@ -43,13 +44,14 @@ class Supervisor:
     """Owns every generation from `running()` on; its methods are for any task of the loop."""
 
     def __init__(self, db: Database, engine: Engine, logs: EventLogs, hub: Hub) -> None:
+        self.heads = Heads(db, engine)
         self._engine = engine
         self._logs = logs
         self._hub = hub
         self._stored = StoredLedger(db)
         self._memory = MemoryLedger()
         self._conversations = Conversations(db, hub)
-        self._intake = Intake(engine, self._stored, self._memory, logs.epoch)
+        self._intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
         self._live: dict[ResponseId, Turn] = {}
         self._writing = asyncio.Lock()
         self._draining = True

@@ -6,6 +6,8 @@ walk, so nothing is loaded that was not asked for.
 
 users ─┬─ logins
        ├─ api_keys
+       ├─ library_items ── library_versions               (the operator's have no owner)
+       │              └─── library_readers
        └─ conversations ── messages (a tree by parent_id) ── responses
 invitations                                               (no owner: they make one)
 """
@@ -16,12 +18,34 @@ from advanced_alchemy.base import CommonTableAttributes, create_registry
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from app.db.types import AccountRole, Choice, Json, Origin, TokenIds, Word
+from app.db.types import (
+    AccountRole,
+    Choice,
+    ItemKind,
+    Json,
+    Origin,
+    TokenIds,
+    VersionRef,
+    VersionRefs,
+    Visibility,
+    Word,
+)
 from app.events import Problem, ResponseStatus, Usage
-from app.ids import ConversationId, KeyId, LoginId, MessageId, PersonaId, ResponseId, UserId
+from app.ids import (
+    ConversationId,
+    DocumentId,
+    ItemId,
+    KeyId,
+    LoginId,
+    MessageId,
+    PersonaId,
+    ResponseId,
+    UserId,
+)
+from engine.api import Message as Said
 from engine.api import Receipt, Role, Seam
 
-_IDS = (UserId, LoginId, KeyId, PersonaId, ConversationId, MessageId, ResponseId)
+_IDS = (UserId, LoginId, KeyId, ItemId, PersonaId, ConversationId, MessageId, ResponseId)
 
 
 class Base(CommonTableAttributes, DeclarativeBase):
@@ -83,6 +107,64 @@ class ApiKey(Base):
     revoked_at: Mapped[datetime | None]
 
 
+class LibraryItem(Base):
+    """A persona or a document; what it says is in its versions."""
+
+    __tablename__ = "library_items"
+
+    id: Mapped[ItemId] = mapped_column(primary_key=True)
+    kind: Mapped[ItemKind] = mapped_column(Choice(ItemKind))
+    owner_id: Mapped[UserId | None] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), index=True
+    )
+    """None: the operator's. An owner's own is read by nobody else."""
+    visibility: Mapped[Visibility] = mapped_column(Choice(Visibility))
+    newest: Mapped[int]
+    """The version that new conversations take."""
+    created_at: Mapped[datetime]
+    archived_at: Mapped[datetime | None]
+    """Since then no new conversation takes it; those that have it go on."""
+
+
+class LibraryVersion(Base):
+    """What an item says, for good; only what it was compiled to is written again."""
+
+    __tablename__ = "library_versions"
+
+    item_id: Mapped[ItemId] = mapped_column(
+        ForeignKey("library_items.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    text: Mapped[str]
+    """A persona's instructions, a document's text."""
+    examples: Mapped[tuple[Said, ...]] = mapped_column(Json(tuple[Said, ...]))
+    document_ids: Mapped[tuple[DocumentId, ...]] = mapped_column(Json(tuple[DocumentId, ...]))
+    """Of a persona: the documents that come with it, each at its newest version."""
+    built_in: Mapped[bool]
+    """Written by the program, whose next release may follow it with another."""
+    created_at: Mapped[datetime]
+    token_ids: Mapped[tuple[int, ...] | None] = mapped_column(TokenIds)
+    """Compiled (law 3); None until it is first read."""
+    opening_end: Mapped[int | None]
+    model_fingerprint: Mapped[str | None]
+    template_fingerprint: Mapped[str | None]
+    """What it was compiled with; with another it is compiled again."""
+
+
+class LibraryReader(Base):
+    """Who may read a listed item."""
+
+    __tablename__ = "library_readers"
+
+    item_id: Mapped[ItemId] = mapped_column(
+        ForeignKey("library_items.id", ondelete="CASCADE"), primary_key=True
+    )
+    user_id: Mapped[UserId] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+
+
 class Conversation(Base):
     __tablename__ = "conversations"
     __table_args__ = (Index("ix_conversations_list", "user_id", "origin", "updated_at", "id"),)
@@ -92,6 +174,10 @@ class Conversation(Base):
     origin: Mapped[Origin] = mapped_column(Choice(Origin))
     title: Mapped[str]
     persona_id: Mapped[PersonaId | None]
+    """No foreign key, nor for documents: the library archives and never deletes what is read."""
+    persona_version: Mapped[int | None]
+    documents: Mapped[tuple[VersionRef, ...]] = mapped_column(VersionRefs, default=())
+    """What stands behind the persona, in this order."""
     leaf_id: Mapped[MessageId | None]
     """The branch that is shown. No foreign key: it would close a circle with `messages`."""
     created_at: Mapped[datetime]

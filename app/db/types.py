@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import JSON, Dialect, LargeBinary, String, TypeDecorator
 
+from app.ids import ItemId
+
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -28,6 +30,29 @@ class Origin(enum.StrEnum):
 
     CHAT = "chat"
     API = "api"
+
+
+class ItemKind(enum.StrEnum):
+    PERSONA = "persona"
+    DOCUMENT = "document"
+
+
+class Visibility(enum.StrEnum):
+    """Who may read what the library holds. The first two are the operator's to publish."""
+
+    EVERYBODY = "everybody"
+    LISTED = "listed"
+    OWNER = "owner"
+
+
+class VersionRef(msgspec.Struct, frozen=True):
+    """A persona or a document as it was once published; that text never changes."""
+
+    id: ItemId
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.id}@{self.number}"
 
 
 def utc_now() -> datetime:
@@ -67,6 +92,26 @@ class TokenIds(TypeDecorator[tuple[int, ...]]):
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> tuple[int, ...] | None:
         return None if value is None else unpack(value)
+
+
+class VersionRefs(TypeDecorator[tuple[VersionRef, ...]]):
+    """References in their order as words, so that equal ones can be grouped."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(
+        self, value: Sequence[VersionRef] | None, dialect: Dialect
+    ) -> str | None:
+        return None if value is None else " ".join(map(str, value))
+
+    def process_result_value(
+        self, value: str | None, dialect: Dialect
+    ) -> tuple[VersionRef, ...] | None:
+        if value is None:
+            return None
+        words = (word.rpartition("@") for word in value.split())
+        return tuple(VersionRef(ItemId(item_id), int(number)) for item_id, _, number in words)
 
 
 class Json(TypeDecorator[T]):

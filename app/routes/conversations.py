@@ -27,7 +27,7 @@ from app.events import (
     Text,
     TurnCreate,
 )
-from app.ids import ConversationId, MessageId, PersonaId, ResponseId
+from app.ids import ConversationId, DocumentId, MessageId, PersonaId, ResponseId
 from app.people.accounts import Principal
 from app.routes.watches import dress, snapshot
 from engine.api import Limits, Message, Role, Sampling
@@ -47,6 +47,8 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
 
 class NewConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     persona_id: PersonaId = DEFAULT_PERSONA.id
+    document_ids: Annotated[tuple[DocumentId, ...], msgspec.Meta(max_length=32)] = ()
+    """Documents to ask about, besides those that come with the persona."""
 
 
 class Rename(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,7 +89,7 @@ async def create_conversation(
     principal: NamedDependency[Principal],
     conversations: NamedDependency[Conversations],
 ) -> ConversationView:
-    return await conversations.create(principal.user_id, data.persona_id)
+    return await conversations.create(principal.user_id, data.persona_id, data.document_ids)
 
 
 @get("/conversations/{conversation_id:str}")
@@ -112,6 +114,16 @@ async def rename_conversation(
 ) -> ConversationView:
     known_id = ConversationId(conversation_id)
     return await conversations.rename(principal.user_id, known_id, data.title)
+
+
+@post("/conversations/{conversation_id:str}/newest", status_code=200)
+async def move_to_newest(
+    conversation_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    conversations: NamedDependency[Conversations],
+) -> ConversationView:
+    """Leave the versions of persona and documents that it began with for the newest."""
+    return await conversations.move_to_newest(principal.user_id, ConversationId(conversation_id))
 
 
 @delete("/conversations/{conversation_id:str}")
@@ -194,6 +206,7 @@ handlers = [
     create_conversation,
     read_conversation,
     rename_conversation,
+    move_to_newest,
     delete_conversation,
     create_turn,
     watch_response,

@@ -11,7 +11,7 @@ from app.db.models import Conversation
 from app.db.types import utc_now
 from app.errors import InvalidRequest, NotFound
 from app.events import ConversationChanged, ConversationDeleted
-from app.ids import ConversationId, PersonaId
+from app.ids import ConversationId, ItemId, PersonaId
 from tests.kit.domain import new_person, open_domain
 from tests.kit.echo import EchoEngine
 
@@ -25,7 +25,7 @@ async def test_a_conversation_begins_empty_under_the_default_persona(db: Databas
         assert made == found
         assert (found.title, found.persona_id, found.leaf_id) == ("", DEFAULT_PERSONA.id, None)
         with pytest.raises(NotFound, match="no persona"):
-            await domain.conversations.create(ann.user_id, PersonaId("persona_none"))
+            await domain.conversations.create(ann.user_id, PersonaId(ItemId("persona_none")))
 
 
 async def test_the_first_message_gives_the_title(db: Database):

@@ -218,7 +218,14 @@ async def test_notices_of_a_conversation_that_is_not_watched_stay_outside():
 
         desk.watches.follow(log.response.id)
         changed = ConversationView(
-            id=elsewhere, title="t", persona_id=None, leaf_id=None, created_at=0.0, updated_at=0.0
+            id=elsewhere,
+            title="t",
+            persona_id=None,
+            persona_version=None,
+            document_ids=(),
+            leaf_id=None,
+            created_at=0.0,
+            updated_at=0.0,
         )
         await desk.watches.notice(ConversationChanged(conversation=changed))
         await settle()

@@ -327,7 +327,8 @@ async def test_03_a_changed_model_or_template_renders_the_path_once(
         await domain.say(ann, conversation_id, "three")
         nodes = await domain.nodes(second.response.message_id)
 
-    whole, only_new = engine.rendered
+    compiled, whole, only_new = engine.rendered
+    assert compiled.messages == DEFAULT_PERSONA.messages
     texts = [message.text for message in whole.messages]
     assert whole.seam is Seam.START
     assert texts == [DEFAULT_PERSONA.instructions, "one", first.text, "two"]

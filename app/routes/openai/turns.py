@@ -10,7 +10,7 @@ from typing import TypeVar
 from app.chat.entry import TurnRequest
 from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
-from app.ids import PersonaId, ResponseId
+from app.ids import ItemId, PersonaId, ResponseId
 from app.routes.openai.requests import missing, not_supported
 from app.routes.openai.schema import (
     CompletionCreate,
@@ -48,7 +48,7 @@ def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
         messages=input_messages(asked),
         previous_response_id=None if previous is None else ResponseId(previous),
         instructions=asked.instructions,
-        persona_id=PersonaId(asked.prompt.id) if asked.prompt else None,
+        persona_id=PersonaId(ItemId(asked.prompt.id)) if asked.prompt else None,
         sampling=sampling(asked, (asked.top_logprobs or 0) if wants_logprobs else None),
         limits=limits(asked, asked.max_output_tokens),
         generate=generate,

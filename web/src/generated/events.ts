@@ -28,6 +28,8 @@ export interface ConversationView {
   id: string;
   title: string;
   persona_id: string | null;
+  persona_version: number | null;
+  document_ids: readonly (string)[];
   leaf_id: string | null;
   created_at: number;
   updated_at: number;

@@ -76,6 +76,8 @@ describe("the list", () => {
     id,
     title: "",
     persona_id: null,
+    persona_version: null,
+    document_ids: [],
     leaf_id: null,
     created_at: 0,
     updated_at: updated.getTime() / 1000,

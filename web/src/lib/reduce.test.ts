@@ -16,6 +16,8 @@ const CONVERSATION: ConversationView = {
   id: "conv_1",
   title: "",
   persona_id: null,
+  persona_version: null,
+  document_ids: [],
   leaf_id: "msg_2",
   created_at: 0,
   updated_at: 0,

@@ -1,0 +1,192 @@
+"""Keeps what the library has published warm: computed before it is asked for, and leased.
+
+    wanted   each published persona with its documents, each document behind the default persona,
+             and what conversations of the last day are under, superseded and archived ones included
+    warm     computed by a background job that answers nothing, then leased as SHARED
+    over     superseded or archived, and nobody's any more: the lease falls to IDLE
+
+It looks again when the library changes, when the engine was started anew (then nothing is warm), and
+once an hour. One job at a time, behind all turns; whoever comes before it is done computes what is
+missing, and readiness waits for none of this. What an account has of its own is not warmed: it is
+kept as that account's conversations are.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.chat import heads
+from app.chat.library import DEFAULT_PERSONA, Library
+from app.chat.prompt import Headed, Prompts, library_head
+from app.db.base import Database
+from app.db.models import Conversation, LibraryItem
+from app.db.types import ItemKind, VersionRef, utc_now
+from app.errors import NotFound
+from app.ids import DocumentId, PersonaId
+from engine.api import (
+    Engine,
+    Finished,
+    FinishReason,
+    Forget,
+    Hold,
+    Job,
+    JobClass,
+    JobId,
+    Limits,
+    ModelCard,
+    OwnerId,
+    RetentionClass,
+    SessionId,
+    Subject,
+    SubjectKind,
+)
+from engine.errors import EngineError
+
+LOG = logging.getLogger(__name__)
+
+OPERATOR = OwnerId("operator")
+IN_USE = timedelta(days=1)
+"""A conversation that was used since then may go on any moment."""
+MOST_WARMED = 64
+"""Heads at most; what is published comes first, then what most people use."""
+LOOK_S = 2.0
+REVIEW_S = 3600.0
+
+Refs = tuple[VersionRef, ...]
+
+
+class Warm(msgspec.Struct, frozen=True, kw_only=True):
+    """A head that was computed, or tried, and what it is leased as."""
+
+    subject: Subject
+    headed: Headed
+
+
+class Warming:
+    """One per server. `warm` names the heads that are, by their versions."""
+
+    def __init__(self, db: Database, engine: Engine, library: Library, texts: heads.Heads) -> None:
+        self.warm: dict[Refs, Warm] = {}
+        self._db = db
+        self._engine = engine
+        self._library = library
+        self._heads = texts
+        self._prompts = Prompts(engine)
+        self._boot_id = ""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Enter and leave it in one task."""
+        keeping = asyncio.create_task(self._keep())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait((keeping,))
+
+    async def _keep(self) -> None:
+        while True:
+            self._library.changed.clear()
+            try:
+                await self.refresh()
+                await self._next_look()
+            except EngineError:
+                await asyncio.sleep(LOOK_S)
+            except Exception:  # a full disk now need not be one at the next look
+                LOG.exception("personas and documents could not be warmed")
+                await asyncio.sleep(LOOK_S)
+
+    async def _next_look(self) -> None:
+        for _ in range(int(REVIEW_S / LOOK_S)):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._library.changed.wait()
+            changed = self._library.changed.is_set()
+            if changed or (await self._engine.info()).boot_id != self._boot_id:
+                return
+
+    async def refresh(self) -> None:
+        """Warm what is wanted and is not, let go what was and is not any more."""
+        card = await self._engine.info()
+        if card.boot_id != self._boot_id:
+            self.warm.clear()
+            self._boot_id = card.boot_id
+        async with self._db.read() as session:
+            wanted = await _wanted(session)
+        for refs in self.warm.keys() - wanted:
+            await self._engine.lease(self.warm[refs].subject, Hold(retention=RetentionClass.IDLE))
+            del self.warm[refs]
+        for refs in wanted:
+            with contextlib.suppress(NotFound):  # an owner's own, behind a published persona
+                await self._warm_up(card, refs)
+
+    async def _warm_up(self, card: ModelCard, refs: Refs) -> None:
+        text = library_head(await self._heads.published(card, refs))
+        headed = await self._prompts.head(card, text)
+        known = self.warm.get(refs)
+        if known is not None:
+            if known.headed == headed:
+                return
+            # Others may read it now than could, or a template tells another day.
+            del self.warm[refs]
+            await self._engine.lease(known.subject, Forget())
+        kind = SubjectKind.DOCUMENT if len(refs) > 1 else SubjectKind.PERSONA
+        warm = Warm(
+            subject=Subject(kind=kind, subject_id=text.key, owner_id=OPERATOR), headed=headed
+        )
+        await self._engine.lease(warm.subject, Hold(retention=RetentionClass.SHARED))
+        finished = await self._compute(warm)
+        if finished.reason is FinishReason.REFUSED and finished.refusal is not None:
+            LOG.warning("%s is not warm: %s", text.key, finished.refusal.message)
+        self.warm[refs] = warm
+
+    async def _compute(self, warm: Warm) -> Finished:
+        job = Job(
+            job_id=JobId(f"warm_{secrets.token_hex(8)}"),
+            owner_id=OPERATOR,
+            session_id=SessionId(warm.subject.subject_id),
+            token_ids=warm.headed.head.token_ids,
+            zones=tuple(zone for zone in warm.headed.zones if zone.end),
+            limits=Limits(max_output_tokens=0),
+            job_class=JobClass.BACKGROUND,
+        )
+        finished: Finished | None = None
+        async for event in self._engine.generate(job):
+            finished = event if isinstance(event, Finished) else finished
+        assert finished is not None
+        return finished
+
+
+async def _wanted(session: AsyncSession) -> dict[Refs, None]:
+    """In the order in which they are warmed."""
+    published = await session.scalars(
+        select(LibraryItem)
+        .where(LibraryItem.owner_id.is_(None), LibraryItem.archived_at.is_(None))
+        .order_by(LibraryItem.kind.desc(), LibraryItem.created_at, LibraryItem.id)
+    )
+    wanted: dict[Refs, None] = {}
+    for item in published:
+        persona_id, picked = DEFAULT_PERSONA.id, [DocumentId(item.id)]
+        if item.kind is ItemKind.PERSONA:
+            persona_id, picked = PersonaId(item.id), []
+        with contextlib.suppress(NotFound):
+            allowed = LibraryItem.owner_id.is_(None)
+            wanted[await heads.newest(session, allowed, persona_id, picked)] = None
+    used = await session.execute(
+        select(Conversation.persona_id, Conversation.persona_version, Conversation.documents)
+        .where(Conversation.updated_at > utc_now() - IN_USE)
+        .group_by(Conversation.persona_id, Conversation.persona_version, Conversation.documents)
+        .order_by(func.count(Conversation.user_id.distinct()).desc())
+        .limit(MOST_WARMED)
+    )
+    for under_id, number, documents in used:
+        if under_id is not None and number is not None:
+            wanted[(VersionRef(under_id, number), *documents)] = None
+    return dict.fromkeys(list(wanted)[:MOST_WARMED])

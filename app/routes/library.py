@@ -1,0 +1,244 @@
+"""Personas and documents for the page: `/api`. Who may read or edit one is asked in `chat.library`."""
+
+from typing import Annotated
+
+import msgspec
+from litestar import get, patch, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+
+from app.chat.library import Access, Item, Library, Summary
+from app.chat.library import Text as Says
+from app.db.types import ItemKind, Visibility
+from app.errors import InvalidRequest
+from app.ids import DocumentId, ItemId
+from app.people.accounts import Principal
+from engine.api import Message, Role
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Instructions = Annotated[str, msgspec.Meta(min_length=1, max_length=100_000)]
+LongText = Annotated[str, msgspec.Meta(min_length=1, max_length=1_000_000)]
+Emails = Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)]
+Picked = Annotated[tuple[DocumentId, ...], msgspec.Meta(max_length=32)]
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question, and the answer that the model is to take after."""
+
+    user: Instructions
+    assistant: Instructions
+
+
+Examples = Annotated[tuple[Example, ...], msgspec.Meta(max_length=64)]
+
+
+class PersonaText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one version of a persona says."""
+
+    name: Name
+    instructions: Instructions
+    examples: Examples = ()
+    document_ids: Picked = ()
+    """Documents that come with it."""
+
+    def says(self) -> Says:
+        turns = ((Role.USER, one.user, Role.ASSISTANT, one.assistant) for one in self.examples)
+        examples = [
+            message
+            for asks, question, answers, answer in turns
+            for message in (Message(role=asks, text=question), Message(role=answers, text=answer))
+        ]
+        return Says(
+            name=self.name,
+            text=self.instructions,
+            examples=tuple(examples),
+            document_ids=tuple(dict.fromkeys(self.document_ids)),
+        )
+
+
+class DocumentText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one version of a document says."""
+
+    title: Name
+    text: LongText
+
+    def says(self) -> Says:
+        return Says(name=self.title, text=self.text)
+
+
+class NewPersona(PersonaText, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`owner`: for oneself. An administrator publishes for `everybody`, or for `readers`."""
+
+    visibility: Visibility = Visibility.OWNER
+    readers: Emails = ()
+
+
+class NewDocument(DocumentText, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    visibility: Visibility = Visibility.OWNER
+    readers: Emails = ()
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing at a time: who may read it, or whether new conversations may take it."""
+
+    visibility: Visibility | None = None
+    readers: Emails = ()
+    archived: bool | None = None
+
+
+class PersonaView(msgspec.Struct, frozen=True, kw_only=True):
+    """A persona at its newest version."""
+
+    summary: Summary
+    instructions: str
+    examples: tuple[Example, ...]
+    document_ids: tuple[DocumentId, ...]
+    readers: tuple[str, ...]
+
+
+class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
+    """A document at its newest version."""
+
+    summary: Summary
+    text: str
+    readers: tuple[str, ...]
+
+
+@get("/personas")
+async def list_personas(
+    principal: NamedDependency[Principal], library: NamedDependency[Library]
+) -> tuple[Summary, ...]:
+    return await library.list(principal.user_id, ItemKind.PERSONA)
+
+
+@post("/personas")
+async def create_persona(
+    data: JSONBody[NewPersona],
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+) -> PersonaView:
+    access = Access(visibility=data.visibility, readers=data.readers)
+    made = await library.create(principal.user_id, ItemKind.PERSONA, data.says(), access)
+    return _persona(made)
+
+
+@get("/personas/{persona_id:str}")
+async def read_persona(
+    persona_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+) -> PersonaView:
+    return _persona(await library.read(principal.user_id, ItemKind.PERSONA, ItemId(persona_id)))
+
+
+@post("/personas/{persona_id:str}/versions")
+async def add_persona_version(
+    persona_id: FromPath[str],
+    data: JSONBody[PersonaText],
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+) -> PersonaView:
+    known_id = ItemId(persona_id)
+    made = await library.add_version(principal.user_id, ItemKind.PERSONA, known_id, data.says())
+    return _persona(made)
+
+
+@patch("/personas/{persona_id:str}")
+async def change_persona(
+    persona_id: FromPath[str],
+    data: JSONBody[Change],
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+) -> PersonaView:
+    return _persona(await _change(library, principal, (ItemKind.PERSONA, persona_id), data))
+
+
+@get("/documents")
+async def list_documents(
+    principal: NamedDependency[Principal], library: NamedDependency[Library]
+) -> tuple[Summary, ...]:
+    return await library.list(principal.user_id, ItemKind.DOCUMENT)
+
+
+@post("/documents")
+async def create_document(
+    data: JSONBody[NewDocument],
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+) -> DocumentView:
+    access = Access(visibility=data.visibility, readers=data.readers)
+    made = await library.create(principal.user_id, ItemKind.DOCUMENT, data.says(), access)
+    return _document(made)
+
+
+@get("/documents/{document_id:str}")
+async def read_document(
+    document_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+) -> DocumentView:
+    return _document(await library.read(principal.user_id, ItemKind.DOCUMENT, ItemId(document_id)))
+
+
+@post("/documents/{document_id:str}/versions")
+async def add_document_version(
+    document_id: FromPath[str],
+    data: JSONBody[DocumentText],
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+) -> DocumentView:
+    known_id = ItemId(document_id)
+    made = await library.add_version(principal.user_id, ItemKind.DOCUMENT, known_id, data.says())
+    return _document(made)
+
+
+@patch("/documents/{document_id:str}")
+async def change_document(
+    document_id: FromPath[str],
+    data: JSONBody[Change],
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+) -> DocumentView:
+    return _document(await _change(library, principal, (ItemKind.DOCUMENT, document_id), data))
+
+
+async def _change(
+    library: Library, principal: Principal, item: tuple[ItemKind, str], change: Change
+) -> Item:
+    kind, item_id = item[0], ItemId(item[1])
+    if (change.visibility is None) is (change.archived is None):
+        raise InvalidRequest("Send `visibility` with its `readers`, or `archived`.")
+    if change.visibility is not None:
+        access = Access(visibility=change.visibility, readers=change.readers)
+        return await library.set_access(principal.user_id, kind, item_id, access)
+    archived = bool(change.archived)
+    return await library.archive(principal.user_id, kind, item_id, archived=archived)
+
+
+def _persona(item: Item) -> PersonaView:
+    turns = zip(item.says.examples[::2], item.says.examples[1::2], strict=True)
+    return PersonaView(
+        summary=item.summary,
+        instructions=item.says.text,
+        examples=tuple(Example(user=asks.text, assistant=says.text) for asks, says in turns),
+        document_ids=item.says.document_ids,
+        readers=item.readers,
+    )
+
+
+def _document(item: Item) -> DocumentView:
+    return DocumentView(summary=item.summary, text=item.says.text, readers=item.readers)
+
+
+handlers = [
+    list_personas,
+    create_persona,
+    read_persona,
+    add_persona_version,
+    change_persona,
+    list_documents,
+    create_document,
+    read_document,
+    add_document_version,
+    change_document,
+]
