@@ -126,7 +126,7 @@ class Heads:
         scope = OPERATOR_SCOPE
         for ref in refs:
             if ref.id not in items:
-                raise not_found(ref.id)
+                raise not_found(ItemKind.PERSONA if ref is refs[0] else ItemKind.DOCUMENT)
             scope = _narrowed(scope, items[ref.id])
             parts.append(
                 Part(ref=ref, compiled=await self._compiled(card, ref, anew=anew), scope=scope)
@@ -223,7 +223,7 @@ async def newest(
         )
     )
     if persona is None or persona.archived_at is not None:
-        raise not_found(persona_id)
+        raise not_found(ItemKind.PERSONA)
     says = await session.get_one(LibraryVersion, (persona.id, persona.newest))
     wanted = sorted({*says.document_ids, *picked})
     found = await session.scalars(
@@ -235,9 +235,8 @@ async def newest(
         )
     )
     documents = {item.id: item.newest for item in found}
-    for document_id in wanted:
-        if document_id not in documents:
-            raise not_found(document_id)
+    if len(documents) < len(wanted):
+        raise not_found(ItemKind.DOCUMENT)
     return (
         VersionRef(persona.id, persona.newest),
         *(VersionRef(document_id, documents[document_id]) for document_id in wanted),

@@ -114,6 +114,7 @@ class Library:
                 last = await session.get_one(LibraryVersion, (item.id, item.newest))
                 if not last.built_in or _said(last) == says:
                     return
+                item.newest += 1
             _add_version(session, item, says, built_in=True)
         self.changed.set()
 
@@ -128,7 +129,7 @@ class Library:
             .order_by(LibraryItem.created_at, LibraryItem.id)
         )
         async with self._db.read() as session:
-            found = (await session.execute(query)).tuples()
+            found = await session.execute(query)
             return tuple(_summary(item, last, edits=own) for item, last, own in found)
 
     async def read(self, user_id: UserId, kind: ItemKind, item_id: ItemId) -> Item:
@@ -226,17 +227,17 @@ def readable(user_id: UserId) -> ColumnElement[bool]:
 
 def editable(user_id: UserId) -> ColumnElement[bool]:
     """What the user may write versions of: their own, and as an administrator the operator's."""
-    return or_(LibraryItem.owner_id == user_id, LibraryItem.owner_id.is_(None) & _is_admin(user_id))
+    own = LibraryItem.owner_id.is_not_distinct_from(user_id)
+    return or_(own, LibraryItem.owner_id.is_(None) & _is_admin(user_id))
 
 
 def _is_admin(user_id: UserId) -> ColumnElement[bool]:
     return exists().where(User.id == user_id, User.role == AccountRole.ADMIN)
 
 
-def not_found(item_id: ItemId) -> NotFound:
+def not_found(kind: ItemKind) -> NotFound:
     """The same for what is not there, is another's, or is not offered any more."""
-    kind = "document" if item_id.startswith("document_") else "persona"
-    return NotFound(f"There is no {kind} {item_id!r}.", field=f"{kind}_id")
+    return NotFound(f"There is no such {kind}.", field=f"{kind}_id")
 
 
 # ---------------------------------------------------------------- rows
@@ -257,7 +258,7 @@ async def _item(session: AsyncSession, user_id: UserId, kind: ItemKind, item_id:
     )
     found = (await session.execute(query)).one_or_none()
     if found is None:
-        raise not_found(item_id)
+        raise not_found(kind)
     item, last, edits = found
     readers = select(User.email).join(LibraryReader, LibraryReader.user_id == User.id)
     listed = readers.where(LibraryReader.item_id == item_id).order_by(User.email)
@@ -276,7 +277,7 @@ async def _edited(
     )
     item = await session.scalar(query.with_for_update())
     if item is None:
-        raise not_found(item_id)
+        raise not_found(kind)
     return item
 
 
@@ -342,7 +343,7 @@ async def _set_readers(session: AsyncSession, item: LibraryItem, emails: tuple[s
     await session.execute(delete(LibraryReader).where(LibraryReader.item_id == item.id))
     wanted = {normal_email(email) for email in emails}
     found = await session.execute(select(User.email, User.id).where(User.email.in_(wanted)))
-    users = dict(found.tuples())
+    users = {row.email: row.id for row in found}
     if missing := wanted - users.keys():
         raise InvalidRequest(f"Nobody here has the address {min(missing)!r}.", field="readers")
     session.add_all(LibraryReader(item_id=item.id, user_id=one) for one in users.values())
@@ -355,10 +356,8 @@ async def _check_documents(session: AsyncSession, user_id: UserId, says: Text) -
         LibraryItem.kind == ItemKind.DOCUMENT,
         readable(user_id),
     )
-    found = set(await session.scalars(query))
-    for document_id in says.document_ids:
-        if document_id not in found:
-            raise not_found(document_id)
+    if set(says.document_ids) - set(await session.scalars(query)):
+        raise not_found(ItemKind.DOCUMENT)
 
 
 async def _check_room(session: AsyncSession, user_id: UserId, kind: ItemKind) -> None:

@@ -79,7 +79,7 @@ class Warming:
         self._library = library
         self._heads = texts
         self._prompts = Prompts(engine)
-        self._boot_id = ""
+        self.boot_id = ""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -109,15 +109,15 @@ class Warming:
                 async with asyncio.timeout(LOOK_S):
                     await self._library.changed.wait()
             changed = self._library.changed.is_set()
-            if changed or (await self._engine.info()).boot_id != self._boot_id:
+            if changed or (await self._engine.info()).boot_id != self.boot_id:
                 return
 
     async def refresh(self) -> None:
         """Warm what is wanted and is not, let go what was and is not any more."""
         card = await self._engine.info()
-        if card.boot_id != self._boot_id:
+        if card.boot_id != self.boot_id:
             self.warm.clear()
-            self._boot_id = card.boot_id
+            self.boot_id = card.boot_id
         async with self._db.read() as session:
             wanted = await _wanted(session)
         for refs in self.warm.keys() - wanted:

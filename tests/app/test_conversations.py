@@ -24,7 +24,7 @@ async def test_a_conversation_begins_empty_under_the_default_persona(db: Databas
 
         assert made == found
         assert (found.title, found.persona_id, found.leaf_id) == ("", DEFAULT_PERSONA.id, None)
-        with pytest.raises(NotFound, match="no persona"):
+        with pytest.raises(NotFound, match="no such persona"):
             await domain.conversations.create(ann.user_id, PersonaId(ItemId("persona_none")))
 
 

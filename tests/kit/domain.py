@@ -28,8 +28,8 @@ from engine.api import Engine, Limits, Message, Role, Sampling
 GREEDY = Sampling(temperature=0.0)
 
 
-async def new_person(db: Database) -> Principal:
-    """A member with an account of their own."""
+async def new_person(db: Database, role: AccountRole = AccountRole.MEMBER) -> Principal:
+    """Somebody with an account of their own; `{user_id}@example.org` is the address."""
     user_id = new_user_id()
     async with db.begin() as session:
         session.add(
@@ -38,14 +38,14 @@ async def new_person(db: Database) -> Principal:
                 email=f"{user_id}@example.org",
                 name="Somebody",
                 password_hash="",
-                role=AccountRole.MEMBER,
+                role=role,
                 created_at=utc_now(),
                 disabled_at=None,
             )
         )
     return Principal(
         user_id=user_id,
-        role=AccountRole.MEMBER,
+        role=role,
         via="login",
         credential_id=LoginId(new_login_id()),
     )

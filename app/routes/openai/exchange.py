@@ -75,7 +75,7 @@ def _dialects_own(error: NotFound, turn: TurnRequest) -> NotFound | InvalidReque
     match error.field:
         case "previous_response_id":
             return previous_response_not_found(str(turn.previous_response_id))
-        case "persona_id":
+        case "persona_id" | "document_id":
             return NotFound(error.message, code="prompt_not_found", field="prompt.id")
         case _:
             return error
