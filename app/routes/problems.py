@@ -99,7 +99,11 @@ def _from_framework(error: HTTPException) -> AppError:
         return NotFound("There is nothing at this address.")
     # Litestar wraps what msgspec said about a body.
     if isinstance(error.__cause__, msgspec.DecodeError):
-        return from_decoding(error.__cause__)
+        fault = from_decoding(error.__cause__)
+        # A handler calls the body `data`, which is nothing that its sender knows.
+        handlers_name, _, place = (fault.field or "").partition(".")
+        fault.field = (place or None) if handlers_name == "data" else fault.field
+        return fault
     fault = InvalidRequest(_framework_words(error), field=_framework_field(error))
     fault.status = error.status_code
     return fault

@@ -1,0 +1,148 @@
+"""Personas and documents over HTTP: an administrator publishes, everybody picks, nobody overreaches."""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from app.chat.library import DEFAULT_PERSONA
+from app.db.types import AccountRole
+from app.errors import Conflict
+from tests.kit.peers import engine_of, open_engine, somebody_at, until
+from tests.kit.serving import Serving, serving
+from tests.kit.tab import PASSWORD, Person, browser
+
+PIRATE = {
+    "name": "Pirate",
+    "instructions": "Talk like a pirate.",
+    "examples": [{"user": "Hello", "assistant": "Ahoy"}],
+}
+CHARTER = {"title": "Charter", "text": "The ship has two masts."}
+EVERYBODY = {"visibility": "everybody"}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("library"), open_engine) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def boss_at(server: Serving) -> AsyncIterator[Person]:
+    email = "boss@example.org"
+    with contextlib.suppress(Conflict):
+        made = server.service.accounts.create_user(email, "Boss", PASSWORD, AccountRole.ADMIN)
+        server.do(made)
+    async with browser(server.site, email) as boss:
+        yield boss
+
+
+async def made(who: Person, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    answer = await who.client.post(path, json=body)
+    assert answer.status_code in (200, 201), answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_what_an_administrator_publishes_is_picked_moved_on_from_and_archived(
+    house: Serving,
+):
+    async with boss_at(house) as boss, somebody_at(house) as ann:
+        document = await made(boss, "/api/documents", CHARTER | EVERYBODY)
+        document_id = document["summary"]["id"]
+        persona = await made(
+            boss, "/api/personas", {**PIRATE, **EVERYBODY, "document_ids": [document_id]}
+        )
+        persona_id = persona["summary"]["id"]
+        listed = (await ann.client.get("/api/personas")).json()
+        read = (await ann.client.get(f"/api/personas/{persona_id}")).json()
+        begun = await made(ann, "/api/conversations", {"persona_id": persona_id})
+        newer = {"name": "Parrot", "instructions": "Talk like a parrot."}
+        await made(boss, f"/api/personas/{persona_id}/versions", newer)
+        await made(boss, f"/api/documents/{document_id}/versions", CHARTER | {"text": "It sank."})
+        stays = (await ann.client.get(f"/api/conversations/{begun['id']}")).json()["conversation"]
+        moved = await made(ann, f"/api/conversations/{begun['id']}/newest", {})
+        archived = await boss.client.patch(f"/api/personas/{persona_id}", json={"archived": True})
+        refused = await ann.client.post("/api/conversations", json={"persona_id": persona_id})
+        picked = await made(ann, "/api/conversations", {"document_ids": [document_id]})
+
+    assert read["summary"] | {"is_editable": True} == persona["summary"]
+    assert read["summary"] in listed
+    assert {key: read[key] for key in ("instructions", "examples", "document_ids")} == {
+        "instructions": PIRATE["instructions"],
+        "examples": PIRATE["examples"],
+        "document_ids": [document_id],
+    }
+    assert (begun["persona_version"], begun["document_ids"]) == (1, [document_id])
+    assert stays == begun
+    assert (moved["persona_version"], moved["document_ids"]) == (2, [])
+    assert archived.json()["summary"]["is_archived"]
+    assert refused.status_code == 404
+    assert (picked["persona_id"], picked["document_ids"]) == (DEFAULT_PERSONA.id, [document_id])
+
+
+async def test_what_is_published_is_warmed_at_once(house: Serving):
+    engine = engine_of(house)
+    async with boss_at(house) as boss:
+        persona = await made(boss, "/api/personas", PIRATE | EVERYBODY)
+        warmed = f"{persona['summary']['id']}@1"
+        await until(house, lambda: warmed in [job.session_id for job in engine.jobs])
+
+
+async def test_one_keeps_personas_and_documents_of_ones_own(house: Serving):
+    async with somebody_at(house) as ann, boss_at(house) as boss:
+        document = await made(ann, "/api/documents", CHARTER)
+        own = await made(
+            ann, "/api/personas", PIRATE | {"document_ids": [document["summary"]["id"]]}
+        )
+        persona_id = own["summary"]["id"]
+        begun = await made(ann, "/api/conversations", {"persona_id": persona_id})
+        others = await boss.client.get(f"/api/personas/{persona_id}")
+        never = await boss.client.get("/api/personas/persona_0")
+
+    assert own["summary"]["visibility"] == "owner"
+    assert begun["persona_id"] == persona_id
+    assert [others.status_code, never.status_code] == [404, 404]
+    assert {**others.json(), "request_id": ""} == {**never.json(), "request_id": ""}
+
+
+@pytest.mark.parametrize(
+    ("request_line", "body", "refused"),
+    [
+        ("POST /api/personas", {**PIRATE, **EVERYBODY}, (403, "visibility")),
+        ("POST /api/personas", PIRATE | {"instructions": ""}, (400, "instructions")),
+        ("POST /api/personas", PIRATE | {"examples": [{"user": "Hi"}]}, (400, "examples[0]")),
+        ("POST /api/personas", PIRATE | {"document_ids": ["document_0"]}, (404, "document_id")),
+        ("POST /api/personas", PIRATE | {"document_ids": ["d"] * 33}, (400, "document_ids")),
+        ("POST /api/personas", PIRATE | {"more": 1}, (400, None)),
+        ("POST /api/documents", CHARTER | {"title": "t" * 201}, (400, "title")),
+        ("POST /api/documents", CHARTER | {"visibility": "nobody"}, (400, "visibility")),
+        (f"POST /api/personas/{DEFAULT_PERSONA.id}/versions", PIRATE, (404, "persona_id")),
+        (f"PATCH /api/personas/{DEFAULT_PERSONA.id}", {"archived": True}, (404, "persona_id")),
+        ("PATCH /api/documents/document_0", {}, (400, None)),
+        ("PATCH /api/documents/persona_default", {"archived": True}, (404, "document_id")),
+        ("POST /api/conversations", {"document_ids": ["document_0"]}, (404, "document_id")),
+        ("POST /api/conversations", {"persona_id": "document_0"}, (404, "persona_id")),
+        ("POST /api/conversations/conv_0/newest", {}, (404, "conversation_id")),
+    ],
+)
+async def test_what_is_refused_names_the_field_and_leaves_nothing(
+    house: Serving, request_line: str, body: Any, refused: tuple[int, str | None]
+):
+    async with somebody_at(house) as ann:
+        before = (await ann.client.get("/api/personas")).json()
+        answer = await ann.client.request(*request_line.split(), json=body)
+        after = (await ann.client.get("/api/personas")).json()
+
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, answer.json()["field"]) == refused, answer.text
+    assert before == after
+
+
+async def test_a_change_needs_the_pages_token(house: Serving):
+    async with boss_at(house) as boss:
+        del boss.client.headers["x-csrf-token"]
+        answer = await boss.client.post("/api/personas", json=PIRATE | EVERYBODY)
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "csrf")
