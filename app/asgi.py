@@ -239,10 +239,14 @@ def engine_config(settings: Settings) -> EngineConfig:
         data_dir=settings.data_dir,
         model=settings.model,
         kv_memory_bytes=settings.kv_memory_bytes,
+        host_bytes=settings.park_memory_bytes,
+        disk_bytes=settings.park_disk_bytes,
+        deterministic=settings.deterministic,
         pinned_share=settings.pinned_share,
         pinned_share_per_user=settings.pinned_share_per_user,
         dtype=settings.dtype,
         prefix_index=settings.prefix_index,
+        retention=settings.retention,
         threads=settings.threads,
     )
 

@@ -20,6 +20,14 @@ OPERATOR_SCOPE = Scope("operator")
 """The zone that every owner may match: personas, few-shots and the template's own opening."""
 
 
+def is_operators(scope: Scope) -> bool:
+    """Whether it is the operator's text: everybody's, or `operator:<for whom>` for some.
+
+    It is nobody's own, so it is not forgotten with an owner or a session that read it.
+    """
+    return scope == OPERATOR_SCOPE or scope.startswith(f"{OPERATOR_SCOPE}:")
+
+
 # ---------------------------------------------------------------- text to ids
 
 
@@ -354,8 +362,8 @@ class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
     wished: RetentionClass
     retention: RetentionClass
     """The class granted: a weaker one than `wished` while what is pinned fills the budget."""
-    pinned_blocks: int
-    expires_s: float | None
+    pinned_blocks: int = 0
+    expires_s: float | None = None
 
 
 # ---------------------------------------------------------------- what the engine tells of itself

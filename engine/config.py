@@ -16,6 +16,7 @@ DEFAULT_MODEL = "default"
 DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 PREFIX_INDEXES = ("radix", "hashed")
+RETENTIONS = ("cost", "lru")
 
 # The least value of each number, and what to do about a smaller one.
 _LEAST = {
@@ -50,6 +51,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the pool that one owner may pin; where it is more, `pinned_share` holds."""
     prefix_index: str = "radix"
     """How known prefixes are found; both find the same."""
+    retention: str = "cost"
+    """What goes first inside a retention class: what is worth least, or what was used longest ago."""
     step_tokens: int = 512
     """The token budget of one step; prompts beyond it are computed in chunks."""
     max_running: int = 32
@@ -83,6 +86,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_choice("dtype", self.dtype, DTYPES)
         _check_choice("device", self.device, DEVICES)
         _check_choice("prefix_index", self.prefix_index, PREFIX_INDEXES)
+        _check_choice("retention", self.retention, RETENTIONS)
 
 
 def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:

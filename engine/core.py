@@ -32,48 +32,15 @@ from engine.api import (
     Subject,
     Wish,
 )
-from engine.errors import Corrupt, InvalidJob, Misconfigured, Refused
-from engine.kv.blocks import BlockPool
+from engine.errors import Corrupt, InvalidJob, Refused
 from engine.kv.cache import Cache
-from engine.kv.indexes import new_index
 from engine.kv.misses import Fingerprints, Lookup, explain
-from engine.kv.pins import DEFAULT_BUDGET, Budget
-from engine.kv.tiers import NO_TIERS, Tiers, TierSizes
 from engine.outcome import CoreEvent, Emitted, Ended
+from engine.parts import CoreConfig, new_cache
 from engine.receipts import Totals, write_receipt
 from engine.scheduler import Capacity, Scheduler
 from engine.sequence import Bounds, Ending, Sequence, validate
 from engine.step import Arrival, DrawnToken, Plan, SegmentHead, StepResult
-
-
-class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and names. `step_tokens` bounds one step; `checks` runs every invariant after it."""
-
-    block_tokens: int
-    pool_blocks: int
-    context_tokens: int
-    step_tokens: int
-    max_running: int
-    max_waiting: int
-    eos_token_ids: tuple[int, ...]
-    model_fingerprint: str
-    template_fingerprint: str
-    boot_id: str
-    vocabulary_tokens: int = 1 << 32
-    prefix_index: str = "radix"
-    tiers: TierSizes = NO_TIERS
-    checks: bool = False
-    """Check the books after every step, and have every block wiped that falls free."""
-    budget: Budget = DEFAULT_BUDGET
-    """How much of the pool leases may pin."""
-
-    def __post_init__(self) -> None:
-        if self.step_tokens < self.max_running:
-            # Decodes come first: with fewer, a prefill that others wait for might never move.
-            raise Misconfigured(
-                f"step_tokens is {self.step_tokens}, give it at least max_running "
-                f"({self.max_running})"
-            )
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +85,7 @@ class Core:
             limit_tokens=min(config.context_tokens, config.pool_blocks * config.block_tokens),
             vocabulary_tokens=config.vocabulary_tokens,
             eos_token_ids=config.eos_token_ids,
+            canonical_tokens=config.canonical_tokens,
         )
         self._sequences: dict[JobId, Sequence] = {}
         self._events: list[CoreEvent] = []
@@ -335,7 +303,7 @@ class Core:
         sequence.written += count
         sequence.progress.compute(min(sequence.written, sequence.prompt_tokens))
         if not sequence.forgotten:
-            self._cache.publish(holding, sequence.ids, sequence.written)
+            self._cache.publish(holding, sequence.ids, sequence.publishable)
         if sequence.times.prefilled_s is None and sequence.pending == 0:
             sequence.times.prefilled_s = now
         ending = sequence.ending
@@ -389,11 +357,3 @@ class Core:
         self._seeds += 1
         digest = hashlib.sha256(f"{self.config.boot_id}/{self._seeds}".encode()).digest()
         return int.from_bytes(digest[:8], "little") >> 1
-
-
-def new_cache(config: CoreConfig, meter: Callable[[], float] = float) -> Cache:
-    """A cache of the config's sizes, with the index that it names."""
-    pool = BlockPool(config.pool_blocks, wipe_freed=config.checks)
-    tiers = Tiers(config.tiers, pool, config.block_tokens, config.boot_id)
-    index = new_index(config.prefix_index, pool, config.block_tokens, config.model_fingerprint)
-    return Cache(pool, index, config.block_tokens, meter=meter, tiers=tiers, budget=config.budget)

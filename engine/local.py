@@ -32,7 +32,7 @@ from engine.api import (
     Wish,
 )
 from engine.config import EngineConfig
-from engine.core import Core, CoreConfig, new_cache
+from engine.core import Core
 from engine.errors import EngineClosed, EngineError, EngineLost, InvalidJob, Refused
 from engine.flight import prepared, refused
 from engine.kv.cache import Cache
@@ -42,10 +42,14 @@ from engine.model.load import LoadedModel, load
 from engine.model.runner import ModelRunner
 from engine.model.template import Renderer
 from engine.outcome import CoreEvent, Ended
+from engine.parts import CoreConfig, new_cache
 from engine.reply import Reply
 from engine.worker import Worker
 
 log = logging.getLogger("keepwarm.engine")
+
+CANONICAL_TOKENS = 64
+"""Passes of the deterministic mode: longer ones are quicker, and more is computed again."""
 
 MakeCache = Callable[[CoreConfig, Callable[[], float]], Cache]
 """What builds the cache, given sizes and a meter: laws are tested on caches laid out otherwise."""
@@ -326,6 +330,8 @@ def _core_config(card: ModelCard, config: EngineConfig) -> CoreConfig:
         boot_id=card.boot_id,
         vocabulary_tokens=card.vocabulary_tokens,
         prefix_index=config.prefix_index,
+        retention=config.retention,
+        canonical_tokens=max(CANONICAL_TOKENS, card.block_tokens) if config.deterministic else 0,
         tiers=TierSizes(
             token_bytes=card.kv_bytes_per_token,
             host_bytes=config.host_bytes,

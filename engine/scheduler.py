@@ -44,6 +44,10 @@ from engine.waiting import Waiting
 
 RETRY_AFTER_S = 1.0
 
+LOOK_AHEAD_TOKENS = 256
+"""Room for so much of a reply is promised when its turn is seated (half of the trace's replies are
+shorter than 350 tokens); a longer one takes what is there, in the end from the weakest."""
+
 CHUNKS = 4
 """Into how many chunks a step is cut: fewer and longer ones are cheaper to compute."""
 
@@ -75,12 +79,20 @@ class Step:
 
     def give(self, sequence: Sequence, most: int) -> int:
         """Up to `most` more of the sequence's pending ids, as the budget allows; how many."""
-        given = self.shares.get(sequence, 0)
-        count = min(self.budget, most, sequence.pending - given)
+        count = self.wanted(sequence)
+        if not sequence.canonical_tokens:
+            count = min(self.budget, most, count)
         if count:
-            self.shares[sequence] = given + count
+            self.shares[sequence] = self.shares.get(sequence, 0) + count
             self.budget -= count
         return count
+
+    def wanted(self, sequence: Sequence) -> int:
+        """How many more ids the sequence could be given; canonical passes are given whole."""
+        given = self.shares.get(sequence, 0)
+        if not sequence.canonical_tokens:
+            return sequence.pending - given
+        return 0 if given or sequence.piece > self.budget else sequence.piece
 
 
 class Round:
@@ -105,7 +117,7 @@ class Round:
         queue = self.prefills.get(owner_id)
         while queue:
             sequence = queue[0]
-            if sequence.status is Status.RUNNING and _wants(step, sequence):
+            if sequence.status is Status.RUNNING and step.wanted(sequence):
                 return sequence
             queue.popleft()
         return None
@@ -281,7 +293,11 @@ class Scheduler:
         while holding is None:
             if self._seated < self._capacity.max_running:
                 holding = self._cache.acquire(
-                    sequence.ids, sequence.scopes, known_end=sequence.known_end, now=now
+                    sequence.ids,
+                    sequence.scopes,
+                    known_end=sequence.known_end,
+                    now=now,
+                    ahead=min(LOOK_AHEAD_TOKENS, sequence.end - len(sequence.ids)),
                 )
             if holding is None:
                 weakest = self._weakest() if self.running else None
@@ -378,8 +394,3 @@ class Scheduler:
                 sequence.held_until = (other, end)
                 return True
         return False
-
-
-def _wants(step: Step, sequence: Sequence) -> bool:
-    """Whether more of the sequence is pending than the step computes so far."""
-    return sequence.pending > step.shares.get(sequence, 0)

@@ -38,6 +38,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     limit_tokens: int
     vocabulary_tokens: int
     eos_token_ids: tuple[int, ...]
+    canonical_tokens: int = 0
+    """Not 0: how a sequence is cut into passes depends on nothing but its ids, see `piece`."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +99,7 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "canonical_tokens",
         "end",
         "ending",
         "eos_token_ids",
@@ -128,6 +131,7 @@ class Sequence:
         self.ids.extend(self.output)
         self.end = reply_end(job, bounds)
         self.eos_token_ids = bounds.eos_token_ids
+        self.canonical_tokens = bounds.canonical_tokens
         self.seed = seed
         self.status = Status.WAITING
         self.arrival = 0
@@ -146,10 +150,8 @@ class Sequence:
         return self.job.owner_id
 
     @property
-    def is_orphan(self) -> bool:
-        """What it publishes is a branch that its session hardly goes on from."""
-        cancelled = self.ending is not None and self.ending.reason is FinishReason.CANCELLED
-        return cancelled or self.job.job_class is JobClass.DRAFT
+    def is_stopped(self) -> bool:
+        return self.ending is not None and self.ending.reason is FinishReason.CANCELLED
 
     @property
     def prompt_tokens(self) -> int:
@@ -174,6 +176,30 @@ class Sequence:
         """Nothing is left to compute: a cached warm-up, or a resumed reply that was at its end."""
         return self.ended_by_itself() is not None and not (self.is_warm_up and self.pending)
 
+    @property
+    def piece(self) -> int:
+        """How many ids its next pass computes where passes are canonical.
+
+        A prompt is cut at multiples of `canonical_tokens`; each token of a reply is a pass of its
+        own, also where it is computed again.
+        """
+        if self.written >= self.prompt_tokens:
+            return 1
+        border = (self.written // self.canonical_tokens + 1) * self.canonical_tokens
+        return min(border, self.prompt_tokens) - self.written
+
+    @property
+    def publishable(self) -> int:
+        """Of what is written, how much others may go on from.
+
+        Where passes are canonical: whole pieces of the prompt. The rest was computed in a shorter
+        pass than the one in which a longer prompt would compute it.
+        """
+        if not self.canonical_tokens:
+            return self.written
+        prompt = min(self.written, self.prompt_tokens)
+        return prompt - prompt % self.canonical_tokens
+
     def run(self, count: int) -> Run:
         """The order to compute the next `count` ids, and to draw after the last known one."""
         assert self.holding is not None
@@ -192,10 +218,11 @@ class Sequence:
         assert self.holding is not None
         if self.forgotten:
             cache.discard(self.holding)
-        elif self.is_orphan:
-            cache.orphan(self.holding, self.ids, self.written, key=self.key, now=now)
+        elif self.job.job_class is JobClass.DRAFT:
+            cache.orphan(self.holding, self.ids, self.publishable, key=self.key, now=now)
         else:
-            cache.release(self.holding, self.ids, self.written, key=self.key, now=now)
+            self.holding.stopped = self.is_stopped
+            cache.release(self.holding, self.ids, self.publishable, key=self.key, now=now)
         self.holding = None
 
     def append(self, token_id: int) -> None:

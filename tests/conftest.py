@@ -8,6 +8,7 @@ import pytest
 
 from app.db.base import Database
 from app.db.revisions import migrate
+from engine import scheduler
 from tests.kit.db import new_postgres_url, start_postgres
 from tests.kit.server import Server, start_server
 
@@ -41,3 +42,9 @@ def server() -> Iterator[Server]:
     """One real server for all tests that neither stop it nor need it empty."""
     with start_server() as running:
         yield running
+
+
+@pytest.fixture
+def nothing_is_promised(monkeypatch):
+    """Turns are seated wherever their prompt fits, as if every reply were a long one."""
+    monkeypatch.setattr(scheduler, "LOOK_AHEAD_TOKENS", 0)

@@ -16,9 +16,9 @@ from app.db.models import ApiKey, User
 from app.db.types import AccountRole, utc_now
 from app.errors import InvalidRequest, NotFound, Unauthenticated
 from app.ids import KeyId, UserId, new_key_id, new_user_id
+from app.options import SHORTEST_API_KEY
 from app.people.accounts import Principal, digest, new_secret
 from app.people.revocations import Revocations
-from app.settings import SHORTEST_API_KEY
 
 MARK = "sk-kw-"
 _SHOWN = len(MARK) + 6

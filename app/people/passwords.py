@@ -12,7 +12,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from app.errors import InvalidRequest
-from app.settings import LONGEST_PASSWORD, SHORTEST_PASSWORD
+from app.options import LONGEST_PASSWORD, SHORTEST_PASSWORD
 
 _AT_ONCE = 2
 """Each hash takes 64 MiB and a core for a moment; a crowd at the door may not take them all."""

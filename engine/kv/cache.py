@@ -17,8 +17,6 @@ So a block that the index keeps is written by nobody, and an abort publishes onl
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import update_wrapper
-from typing import Concatenate, ParamSpec, TypeVar
 
 from engine.api import (
     BlockCounts,
@@ -40,43 +38,24 @@ from engine.kv.eviction import Evictor
 from engine.kv.holding import Holding
 from engine.kv.journal import Journal
 from engine.kv.leases import NO_SESSION, Leases
+from engine.kv.meter import metered
 from engine.kv.parking import Parking
-from engine.kv.pins import DEFAULT_BUDGET, Budget, LeaseKey, blocks_of
-from engine.kv.prefix import Entry, Ids, PrefixIndex, Scopes
+from engine.kv.pins import DEFAULT_BUDGET, PUBLISHED, Budget, LeaseKey, blocks_of
+from engine.kv.prefix import Entry, Ids, Match, PrefixIndex, Scopes
 from engine.kv.prices import Prices
+from engine.kv.promises import Promises
 from engine.kv.retention import CostWorth, EvictionQueue
 from engine.kv.returns import MOONCAKE, GapModel
 from engine.kv.survey import node_view, session_view
 from engine.kv.tiers import NO_TIERS, Tiers
 from engine.step import Arrival, BlockId, Copy, SegmentHead, Transfer
 
-PUBLISHED = (SubjectKind.PERSONA, SubjectKind.DOCUMENT)
-"""Whose text the operator's zone holds: it is forgotten with them and with nobody else."""
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def metered(
-    verb: "Callable[Concatenate[Cache, P], R]",
-) -> "Callable[Concatenate[Cache, P], R]":
-    """Adds the time a verb takes to `Cache.spent_s` (law 12 is measured with it)."""
-
-    def timed(self: "Cache", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        before = self.meter()
-        try:
-            return verb(self, *args, **kwargs)
-        finally:
-            self.spent_s += self.meter() - before
-
-    update_wrapper(timed, verb)
-    return timed
-
 
 class Cache:
     """KV blocks for sequences, shared through a prefix index, kept by leases.
 
-    `meter` returns seconds and only feeds `spent_s`; it decides nothing.
+    `meter` may be set to what returns seconds: it only feeds `spent_s` and decides nothing. What is
+    matched or restored ends at a multiple of `granule_tokens`.
     """
 
     def __init__(
@@ -85,15 +64,16 @@ class Cache:
         index: PrefixIndex,
         block_tokens: int,
         *,
-        meter: Callable[[], float] = float,
         tiers: Tiers | None = None,
         budget: Budget = DEFAULT_BUDGET,
+        granule_tokens: int = 1,
     ) -> None:
-        self.meter = meter
+        self.meter: Callable[[], float] = float
         self.spent_s = 0.0
         self._pool = pool
         self._index = index
         self._block_tokens = block_tokens
+        self._granule_tokens = granule_tokens
         self._queue = EvictionQueue()
         self._prices = Prices()
         self._leases = Leases(index, pool, block_tokens, refile=self._queue.offer, budget=budget)
@@ -102,7 +82,8 @@ class Cache:
             pool, index, queue=self._queue, leases=self._leases, journal=self._journal
         )
         self.tiers = tiers or Tiers(NO_TIERS, pool, block_tokens, "")
-        self._parking = Parking(pool, self._queue, self.tiers, block_tokens)
+        self._parking = Parking(pool, self._queue, self.tiers, (block_tokens, granule_tokens))
+        self._promises = Promises(pool)
         self._uses = 0
 
     # ------------------------------------------------------------ a sequence's road
@@ -110,19 +91,26 @@ class Cache:
     @metered
     def matched_tokens(self, ids: Ids, scopes: Scopes, end: int) -> int:
         """How much of `ids[:end]` is known now. Changes nothing."""
-        return self._index.match(ids, scopes, end).tokens
+        return self._match(ids, scopes, end).tokens
 
     @metered
-    def acquire(self, ids: Ids, scopes: Scopes, *, known_end: int, now: float) -> Holding | None:
+    def acquire(
+        self, ids: Ids, scopes: Scopes, *, known_end: int, now: float, ahead: int = 0
+    ) -> Holding | None:
         """Blocks for all of `ids`, matched as far as `known_end` allows; None: no room now.
 
+        Room for `ahead` tokens more is promised: who comes later does not get it.
         A returned `copy` must be part of the step that first runs the sequence; until `copied` is
         called its source is protected. One that is `restoring` runs after `arrived` says so.
         """
-        match = self._index.match(ids, scopes, known_end)
+        match = self._match(ids, scopes, known_end)
         self._touch(self._index.cut_behind(match), now)
         self._pool.share(match.blocks)
         missing = self._blocks_to(len(ids)) - len(match.blocks)
+        promised = self._blocks_to(len(ids) + ahead) - self._blocks_to(len(ids))
+        if not self._promises.allow(missing + promised):
+            self._give_back(match.blocks)
+            return None
         after = match.blocks[-1] if match.blocks else None
         tokens, partial = match.tokens, match.partial
         parked = self._parking.find(ids, scopes, known_end, tokens)
@@ -143,6 +131,7 @@ class Cache:
             return None
         holding = Holding(scopes, match.blocks + fresh, self._index.root)
         holding.cached = tokens
+        self._promises.make(holding, promised)
         if partial is not None:
             slots = tokens % self._block_tokens
             holding.copy = Copy(source=partial, target=fresh[0], slots=slots)
@@ -158,6 +147,7 @@ class Cache:
             return True
         fresh = self._allocate(missing, holding.table[-1])
         holding.table += fresh or ()
+        self._promises.redeem(holding, len(fresh or ()))
         return fresh is not None
 
     def copied(self, holding: Holding) -> None:
@@ -184,14 +174,14 @@ class Cache:
         """
         entry = self._close(holding, ids, written, now)
         if entry is not None:
-            self._leases.end_turn(key, entry, now, durable=holding.durable)
+            self._leases.end_turn(key, entry, now, durable=holding.durable, stopped=holding.stopped)
             self._queue.offer(entry)
 
     @metered
     def orphan(
         self, holding: Holding, ids: Ids, written: int, *, key: LeaseKey, now: float
     ) -> None:
-        """The same for a path that its subject hardly goes on from: a draft, a cancelled branch."""
+        """The same for a path that its subject hardly goes on from: a draft."""
         entry = self._close(holding, ids, written, now)
         if entry is not None:
             self._leases.orphan(key, entry, now)
@@ -200,6 +190,7 @@ class Cache:
     @metered
     def discard(self, holding: Holding) -> None:
         """Give the blocks back unpublished and have them wiped: their subject was forgotten."""
+        self._promises.redeem(holding, holding.promised)
         self.copied(holding)
         self._pool.wipe_when_free(holding.table)
         if not self._parking.abandon(holding):
@@ -281,6 +272,7 @@ class Cache:
         self._pool.check(in_use, kept)
         self.tiers.check()
         self._leases.check()
+        self._promises.check(holdings)
         for holding in holdings:
             own = holding.table[holding.published // self._block_tokens :]
             matched = holding.cached // self._block_tokens - holding.published // self._block_tokens
@@ -330,8 +322,15 @@ class Cache:
 
     # ------------------------------------------------------------ inside
 
+    def _match(self, ids: Ids, scopes: Scopes, end: int) -> Match:
+        match = self._index.match(ids, scopes, end)
+        if over := match.tokens % self._granule_tokens:
+            match = self._index.match(ids, scopes, match.tokens - over)
+        return match
+
     def _close(self, holding: Holding, ids: Ids, written: int, now: float) -> Entry | None:
         """Publish and give back; returns what the path ends in, if anything of it is published."""
+        self._promises.redeem(holding, holding.promised)
         if self._parking.abandon(holding):
             return None
         self.copied(holding)
@@ -378,9 +377,7 @@ class Cache:
         for entry in sorted(ends, key=lambda entry: (-entry.end, entry.used)):
             self._evictor.forget(entry, own, published=subject.kind in PUBLISHED)
         orphan = RetentionClass.ORPHAN
-        return LeaseState(
-            subject=subject, wished=orphan, retention=orphan, pinned_blocks=0, expires_s=None
-        )
+        return LeaseState(subject=subject, wished=orphan, retention=orphan)
 
     def _touch(self, entry: Entry, now: float) -> None:
         self._uses += 1

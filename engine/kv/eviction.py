@@ -7,7 +7,7 @@ sequence and no step. Upholds law 9: never more than what is missing, never a bl
 from collections import Counter
 from itertools import islice, takewhile
 
-from engine.api import OPERATOR_SCOPE
+from engine.api import is_operators
 from engine.kv.blocks import BlockPool
 from engine.kv.journal import Journal
 from engine.kv.leases import Leases
@@ -64,7 +64,7 @@ class Evictor:
         """How many blocks at the entry's end only the subject itself refers to."""
         if entry.parent is None or not entry.is_leaf or self._leases.is_claimed(entry):
             return 0
-        if entry.scope == OPERATOR_SCOPE and not published:
+        if is_operators(entry.scope) and not published:
             return 0
         tail = takewhile(lambda block: self._pool.users(block) == own[block], entry.blocks[::-1])
         return sum(1 for _ in tail)

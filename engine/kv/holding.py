@@ -8,7 +8,8 @@ class Holding:
     """A path's scopes, its block table, and what it waits for.
 
     `cached` tokens were matched at acquire, or restored; `[0, published)` is the index's as well.
-    What is not `durable` is never written to a disk.
+    `promised` blocks more are kept free for it. What is not `durable` is never written to a disk;
+    `stopped` is a turn that was cut short.
     While `restoring` the runner writes into the table's blocks, and nobody may read or free them.
     """
 
@@ -17,9 +18,11 @@ class Holding:
         "copy",
         "durable",
         "entry",
+        "promised",
         "published",
         "restoring",
         "scopes",
+        "stopped",
         "table",
     )
 
@@ -28,7 +31,9 @@ class Holding:
         self.table = table
         self.entry = entry
         self.cached = 0
+        self.promised = 0
         self.published = 0
         self.copy: Copy | None = None
         self.durable = True
+        self.stopped = False
         self.restoring: TransferId | None = None

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
 
 from engine.api import (
-    OPERATOR_SCOPE,
     Hold,
     MissReason,
     OwnerId,
     RetentionClass,
     Subject,
     SubjectKind,
+    is_operators,
 )
 from engine.kv.blocks import BlockPool
 from engine.kv.pins import NEVER, Budget, Lease, LeaseKey, Pins
@@ -72,10 +72,19 @@ class Leases:
         """Every subject's, orphans left out."""
         return iter(self._leases.values())
 
-    def end_turn(self, key: LeaseKey, entry: Entry, now: float, *, durable: bool = True) -> None:
+    def end_turn(
+        self,
+        key: LeaseKey,
+        entry: Entry,
+        now: float,
+        *,
+        durable: bool = True,
+        stopped: bool = False,
+    ) -> None:
         """A path of the subject now ends in `entry`; earlier ends on the same path are dropped.
 
-        One turn that is not `durable` makes the whole subject so.
+        One turn that is not `durable` makes the whole subject so. One that was `stopped` is gone
+        on from, most often; if the next turn does not, what it has of its own becomes orphan.
         """
         if key[1] == NO_SESSION:
             self.orphan(key, entry, now)
@@ -84,7 +93,14 @@ class Leases:
         lease = self._leases.setdefault(key, Lease(key, SubjectKind.SESSION, self._now))
         lease.learn_turn(entry, self._now)
         lease.durable = lease.durable and durable
+        left, path = lease.stopped, set(entry.path())
         self._use(lease, entry)
+        lease.stopped = entry.used if stopped else None
+        branches = [e for e in lease.entries if e.used == left and e not in path]
+        for branch in sorted(branches, key=lambda entry: -entry.start):
+            self.orphan(key, branch, now)
+            self._index.unhold(branch, lease)
+            self._refile(branch)
         self._losses.pop(key, None)
         self._use_zone(entry)
         self._raise()
@@ -210,7 +226,7 @@ class Leases:
     def _use_zone(self, entry: Entry) -> None:
         """What the path uses of the operator's text is recent, leased or not."""
         for above in entry.path():
-            if above.scope == OPERATOR_SCOPE:
+            if is_operators(above.scope):
                 zones = (h for h in above.held_by if isinstance(h, Lease) and h.kind is None)
                 self._use(next(zones, Lease((NOBODY, NO_SESSION), None, self._now)), above)
                 return

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from engine.api import OPERATOR_SCOPE, RetentionClass, SubjectKind
+from engine.api import RetentionClass, SubjectKind, is_operators
 from engine.kv.blocks import BlockPool
 from engine.kv.holding import Holding
 from engine.kv.pins import Lease, LeaseKey
@@ -57,16 +57,19 @@ class Restoring(msgspec.Struct, kw_only=True):
 
 
 class Parking:
-    """Keeps lower tiers a little ahead of eviction, and brings back what is asked for."""
+    """Keeps lower tiers a little ahead of eviction, and brings back what is asked for.
+
+    `sizes`: tokens of a block, and of what a restore must be a multiple of.
+    """
 
     def __init__(
-        self, pool: BlockPool, queue: EvictionQueue, tiers: Tiers, block_tokens: int
+        self, pool: BlockPool, queue: EvictionQueue, tiers: Tiers, sizes: tuple[int, int]
     ) -> None:
         self.computing, self.restoring = Speed(), Speed()
         self.tiers = tiers
         self._pool = pool
         self._queue = queue
-        self._block_tokens = block_tokens
+        self._block_tokens, self._granule_tokens = sizes
         self._wanted: dict[Entry, None] = {}
         self._restores: dict[int, Restoring] = {}
 
@@ -103,7 +106,7 @@ class Parking:
             return
         leases = (h for h in entry.held_by if isinstance(h, Lease))
         lease = next((one for one in leases if one.kind is not None and not one.orphan), None)
-        if lease is None and entry.scope != OPERATOR_SCOPE:
+        if lease is None and not is_operators(entry.scope):
             return
         ids, scopes, table = path_of(entry, self._block_tokens)
         path = Path(ids=ids, scopes=scopes, table=table)
@@ -118,6 +121,7 @@ class Parking:
         if not self.tiers.are_used or end - matched < self._block_tokens:
             return None
         found = self.tiers.find(ids, scopes, end)
+        found = msgspec.structs.replace(found, end=self._granular(found.end))
         gained = found.end - matched
         return found if gained >= self._block_tokens and self._beats() else None
 
@@ -143,9 +147,12 @@ class Parking:
             return None, ()
         holding, start = restore.holding, restore.ends[0]
         holding.restoring = None
-        holding.cached = restore.ends[arrival.pieces]
+        holding.cached = max(start, self._granular(restore.ends[arrival.pieces]))
         self.restoring.learn(holding.cached - start, arrival.seconds)
         return (None, holding.table) if restore.abandoned else (holding, ())
+
+    def _granular(self, tokens: int) -> int:
+        return tokens - tokens % self._granule_tokens
 
     def _beats(self) -> bool:
         """Before both are measured, reading is taken for the quicker."""

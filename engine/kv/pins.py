@@ -11,15 +11,18 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.api import OPERATOR_SCOPE, OwnerId, RetentionClass, SubjectKind
+from engine.api import OwnerId, RetentionClass, SubjectKind, is_operators
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.prefix import Entry
-from engine.kv.returns import NO_HABIT, Habit
+from engine.kv.returns import NO_HABIT, first_turn
 from engine.step import BlockId
 
 PINNING = [rank for rank in RetentionClass if rank >= RetentionClass.KEPT]
 """The classes whose blocks count as pinned, weakest first."""
+
+PUBLISHED = (SubjectKind.PERSONA, SubjectKind.DOCUMENT)
+"""Whose text the operator's zone holds: it is forgotten with them and with nobody else."""
 
 NEVER = -math.inf
 
@@ -46,7 +49,8 @@ class Lease:
 
     An `orphan` one has what its subject does not go through: drafts, cancelled branches. `wished`
     is the class that was asked for, until `expires_s`; `retention` is the one granted. What is not
-    `durable` may lie in memory only.
+    `durable` may lie in memory only. `stopped` is the use by which its last turn
+    ended, if that was cut short.
     `ttl_s` is the wish's window, which every turn opens anew. `queued_s` and `rank` belong to those
     who look after expiry and budget.
     """
@@ -63,6 +67,7 @@ class Lease:
         "rank",
         "recent_until_s",
         "retention",
+        "stopped",
         "ttl_s",
         "used_s",
         "wished",
@@ -82,6 +87,7 @@ class Lease:
         self.used_s = now
         self.habit = NO_HABIT
         self.durable = True
+        self.stopped: int | None = None
         self.entries: set[Entry] = set()
         self.queued_s: float | None = None
         self.rank: RetentionClass | None = None
@@ -111,15 +117,11 @@ class Lease:
 
     def learn_turn(self, entry: Entry, now: float) -> None:
         """A turn of the subject ended in `entry`."""
-        before = self.habit
-        zone = (above.end for above in entry.path() if above.scope == OPERATOR_SCOPE)
-        known_tokens = before.path_tokens if before.turns else next(zone, 0)
-        self.habit = Habit(
-            turns=before.turns + 1,
-            gap_s=now - self.used_s if before.turns else None,
-            path_tokens=entry.end,
-            new_tokens=max(0, entry.end - known_tokens),
-        )
+        if self.habit.turns:
+            self.habit = self.habit.after(entry.end, now - self.used_s)
+        else:
+            zone = (above.end for above in entry.path() if is_operators(above.scope))
+            self.habit = first_turn(entry.end, next(zone, 0))
 
     def due_s(self, now: float) -> float | None:
         """When its class may fall by itself."""

@@ -51,4 +51,4 @@ class Prices:
         slope = max(0.0, together / spread) if spread > 1.0 else 0.0
         # Nothing is free, also where the line would say so for the first tokens.
         self._slope = min(slope, mean_s / mean_place) if mean_place else 0.0
-        self._level = mean_s - self._slope * mean_place
+        self._level = max(0.0, mean_s - self._slope * mean_place)

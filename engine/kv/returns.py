@@ -27,7 +27,7 @@ LOGITS = [step / 2 for step in range(-12, 13)]
 
 
 class GapModel(msgspec.Struct, frozen=True, kw_only=True):
-    """Log odds of another turn, and the gap before it: fitted by `benchmarks/hit_rate.py --fit`."""
+    """Log odds of another turn, and the gap before it: fitted by `benchmarks/gaps.py`."""
 
     odds: float
     """Log odds after a later turn that added little."""
@@ -44,14 +44,29 @@ class GapModel(msgspec.Struct, frozen=True, kw_only=True):
     spread: float
     """Standard deviation of the gaps' logarithm."""
 
+    def log_odds(self, habit: "Habit") -> float:
+        """Of another turn, at the end of the last one."""
+        turns = max(1, habit.turns)
+        growth = max(1.0, habit.new_tokens / self.growth_tokens)
+        return (
+            self.odds
+            + self.odds_per_log_turn * math.log(turns)
+            + self.odds_of_first * (turns == 1)
+            + self.odds_per_log_growth * math.log(growth)
+        )
+
+    def median_s(self, habit: "Habit") -> float:
+        """Half of the next gaps are shorter."""
+        return self.gap_s * math.exp(habit.pace)
+
 
 MOONCAKE = GapModel(
-    odds=-0.70,
-    odds_per_log_turn=1.15,
-    odds_of_first=1.06,
-    odds_per_log_growth=-0.37,
+    odds=-0.86,
+    odds_per_log_turn=1.17,
+    odds_of_first=1.28,
+    odds_per_log_growth=-0.39,
     growth_tokens=512.0,
-    gap_s=148.0,
+    gap_s=158.0,
     pace=0.40,
     spread=0.99,
 )
@@ -62,47 +77,46 @@ class Habit(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a session at the end of its last turn."""
 
     turns: int
-    gap_s: float | None
-    """Between its last two turns."""
-    path_tokens: int = 0
+    path_tokens: int
+    """Where its last turn ended."""
     new_tokens: int
-    """What its last turn added to its path, the reply with it."""
+    """What its last turn added to that, the reply with it."""
+    pace: float = 0.0
+    """By how much its gaps' logarithm differs from the median's, as far as that foretells the next:
+    a moving average that begins at no difference."""
+
+    def after(self, path_tokens: int, gap_s: float, model: GapModel = MOONCAKE) -> "Habit":
+        """Another turn ended, so long after the last one."""
+        differs = math.log(max(gap_s, SHORTEST_GAP_S) / model.gap_s)
+        return Habit(
+            turns=self.turns + 1,
+            path_tokens=path_tokens,
+            new_tokens=max(0, path_tokens - self.path_tokens),
+            pace=self.pace + model.pace * (differs - self.pace),
+        )
 
 
-NO_HABIT = Habit(turns=0, gap_s=None, new_tokens=0)
+NO_HABIT = Habit(turns=0, path_tokens=0, new_tokens=0)
+
+
+def first_turn(path_tokens: int, known_tokens: int) -> Habit:
+    """The operator's text in front is nothing that the session added."""
+    return Habit(turns=1, path_tokens=path_tokens, new_tokens=path_tokens - known_tokens)
 
 
 def worth(model: GapModel, habit: Habit, idle_s: float) -> float:
     """Expected returns per second of memory, of a session that has been idle for so long."""
-    median_s = _median_s(model, habit)
-    level = (_log_odds(model, habit) - LOGITS[0]) * 2
+    median_s = model.median_s(habit)
+    level = (model.log_odds(habit) - LOGITS[0]) * 2
     at = (math.log(max(idle_s, 0.0) / median_s + 1e-9) - GRID[0]) * 8
     return _interpolated(_table(model.spread), level, at) / median_s
 
 
 def chance(model: GapModel, habit: Habit, idle_s: float) -> float:
     """The chance that the session comes back at all, given that it has not for so long."""
-    odds = 1 / (1 + math.exp(-_log_odds(model, habit)))
-    gone_by = odds * _normal(math.log(max(idle_s, 1e-9) / _median_s(model, habit)) / model.spread)
+    odds = 1 / (1 + math.exp(-model.log_odds(habit)))
+    gone_by = odds * _normal(math.log(max(idle_s, 1e-9) / model.median_s(habit)) / model.spread)
     return (odds - gone_by) / (1 - gone_by)
-
-
-def _log_odds(model: GapModel, habit: Habit) -> float:
-    turns = max(1, habit.turns)
-    growth = max(1.0, habit.new_tokens / model.growth_tokens)
-    return (
-        model.odds
-        + model.odds_per_log_turn * math.log(turns)
-        + model.odds_of_first * (turns == 1)
-        + model.odds_per_log_growth * math.log(growth)
-    )
-
-
-def _median_s(model: GapModel, habit: Habit) -> float:
-    if habit.gap_s is None:
-        return model.gap_s
-    last = max(habit.gap_s, SHORTEST_GAP_S) / model.gap_s
-    return model.gap_s * math.pow(last, model.pace)
 
 
 @cache

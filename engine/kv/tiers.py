@@ -16,7 +16,7 @@ from itertools import chain, count
 
 import msgspec
 
-from engine.api import OPERATOR_SCOPE, Scope, Subject, SubjectKind, Tier, TierCounts
+from engine.api import Scope, Subject, SubjectKind, Tier, TierCounts, is_operators
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.pins import LeaseKey
@@ -122,7 +122,7 @@ class Tiers:
             if known is None:
                 if not self._make_room(tier, len(ids), parent):
                     return False
-                key = keys[0] if scope == OPERATOR_SCOPE else keys[1]
+                key = keys[0] if is_operators(scope) else keys[1]
                 known = self._add(parent, scope, ids, (key, durable))
                 self._write(known, tier, path.table)
             self._touch(known)

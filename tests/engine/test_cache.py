@@ -38,7 +38,8 @@ class Bench:
     def __init__(self, make_index: MakeIndex, blocks: int = 16) -> None:
         ticks = count()
         pool = BlockPool(blocks)
-        self.cache = Cache(pool, make_index(pool, 4), 4, meter=lambda: float(next(ticks)))
+        self.cache = Cache(pool, make_index(pool, 4), 4)
+        self.cache.meter = lambda: float(next(ticks))
         self.running: list[Holding] = []
 
     def acquire(self, ids: Sequence[int], scopes: Scopes = OWN, now: float = 0.0) -> Holding | None:

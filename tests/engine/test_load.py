@@ -311,6 +311,7 @@ def test_the_pool_is_at_most_two_gibibytes_unless_told():
         ({"context_tokens": 1}, "context_tokens is 1"),
         ({"dtype": "float16"}, "dtype is 'float16': use one of auto, float32, bfloat16"),
         ({"prefix_index": "trie"}, "prefix_index is 'trie': use one of radix, hashed"),
+        ({"retention": "fifo"}, "retention is 'fifo': use one of cost, lru"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"threads": 0}, "threads is 0"),
         ({"model": ""}, "model is ''"),

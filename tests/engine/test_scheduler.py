@@ -130,6 +130,7 @@ def test_who_waits_for_a_prefix_goes_on_when_its_writer_is_cancelled():
     assert desk.started[waiting.job_id].cached_tokens == 64
 
 
+@pytest.mark.usefixtures("nothing_is_promised")
 def test_the_newest_gives_way_when_blocks_run_out_and_still_answers_right():
     desk = Desk(config(pool_blocks=6, max_running=2, context_tokens=96))
     first = desk.submit(desk.job(prompt(1, 30), output=40))
@@ -166,6 +167,7 @@ def test_a_weaker_job_does_not_overtake_a_stronger_one_that_finds_no_room():
     assert order.index(strong.job_id) < order.index(weak.job_id)
 
 
+@pytest.mark.usefixtures("nothing_is_promised")
 def test_a_preempted_job_comes_before_others_of_its_class():
     desk = Desk(config(pool_blocks=4, max_running=2, context_tokens=64))
     owners = [OwnerId(name) for name in "abc"]

@@ -218,6 +218,7 @@ def test_an_owner_with_one_seat_keeps_it():
     assert list(desk.ended) == [job.job_id for job in [*jobs, third]]
 
 
+@pytest.mark.usefixtures("nothing_is_promised")
 def test_room_that_was_taken_and_is_not_enough_is_not_taken_back():
     desk = Desk(config(pool_blocks=12, max_running=8, context_tokens=192))
     ben = desk.submit(desk.job(prompt(1, 60), owner_id=BEN, output=30))

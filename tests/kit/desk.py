@@ -27,9 +27,10 @@ from engine.api import (
     Started,
     Zone,
 )
-from engine.core import Core, CoreConfig
+from engine.core import Core
 from engine.kv.cache import Cache
 from engine.outcome import CoreEvent, Emitted, Ended
+from engine.parts import CoreConfig
 from tests.kit.paper import EOS_TOKEN_ID, VOCABULARY_TOKENS, PaperModel
 
 ANN, BEN = OwnerId("ann"), OwnerId("ben")

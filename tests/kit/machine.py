@@ -25,13 +25,13 @@ from engine.api import (
     SubjectKind,
     Wish,
 )
-from engine.core import CoreConfig
 from engine.errors import Overloaded, PromptTooLong
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
 from engine.kv.prefix import scopes_of
 from engine.kv.radix import RadixIndex
 from engine.outcome import Ended
+from engine.parts import CoreConfig
 from tests.kit.desk import ANN, BEN, Desk, config
 from tests.kit.indexes import MakeIndex
 from tests.kit.paper import EOS_TOKEN_ID, answer

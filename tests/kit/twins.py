@@ -12,11 +12,12 @@ import pytest
 from hypothesis.stateful import invariant
 
 from engine.api import Cancelled, Job, LeaseState, OwnerId, Scope, Subject, Wish
-from engine.core import Core, CoreConfig
+from engine.core import Core
 from engine.errors import Refused
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
 from engine.kv.prefix import Entry, PrefixIndex, Scopes, scopes_of
+from engine.parts import CoreConfig
 from tests.kit.desk import Desk
 from tests.kit.indexes import INDEXES
 from tests.kit.machine import CacheLife

@@ -15,11 +15,11 @@ from engine.api import (
     Subject,
     SubjectKind,
 )
-from engine.core import CoreConfig
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
 from engine.kv.leases import RECENT_S
 from engine.kv.pins import Budget
+from engine.parts import CoreConfig
 from tests.kit.desk import ANN, BEN, Desk, Turn, config, seeded
 from tests.kit.indexes import INDEXES
 
@@ -148,6 +148,33 @@ def test_10_what_the_budget_let_go_is_told_in_the_receipt(index):
     assert again.receipt.miss_reason is MissReason.EVICTED_QUOTA
 
 
+@pytest.mark.parametrize("index", INDEXES)
+def test_10_a_turn_is_seated_where_its_reply_has_room_and_needs_nobody_elses(index):
+    """Each alone fits, both together do not: the second waits, and nobody has to start again."""
+    desk = desk_with(index, config(pool_blocks=6, context_tokens=96, max_running=2), WHOLE)
+    jobs = [desk.submit(desk.job([fill] * 30, output=40)) for fill in (2, 3)]
+    desk.step()
+    assert desk.core.stats().running_jobs == 1
+
+    desk.drain()
+
+    assert [len(desk.ended[job.job_id].token_ids) for job in jobs] == [40, 40]
+    assert desk.core.stats().preemptions == 0
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_10_what_is_promised_to_a_draft_does_not_keep_a_turn_waiting(index):
+    desk = desk_with(index, config(pool_blocks=6, context_tokens=96, max_running=2), WHOLE)
+    desk.submit(desk.job([2] * 30, output=60, job_class=JobClass.DRAFT))
+    desk.step()
+
+    turn = desk.submit(desk.job([3] * 30, output=3))
+    desk.step()
+
+    assert turn.job_id in desk.emitted
+    desk.drain()
+
+
 # ------------------------------------------------------------ law 9
 
 
@@ -186,12 +213,32 @@ def test_09_an_abandoned_branch_goes_before_everything_and_its_session_stays(ind
         desk.step()
     desk.cancel(branch)
     assert desk.core.stats().blocks.free == 2
+    # A stopped answer is gone on from, most often; this one is left for another branch.
+    desk.run(desk.job([2] * 32, session="s", output=0))
 
     press(desk, 64)
 
     assert left(desk) == {"other": 32, "s": 32}
     again = desk.run(desk.job([*[2] * 32, *[5] * 31], session="s", output=0))
     assert again.receipt.cached_tokens == 32
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_09_a_stopped_answer_is_kept_for_who_goes_on_from_it(index):
+    desk = desk_with(index, config(pool_blocks=8, context_tokens=128), WHOLE)
+    desk.run(desk.job([3] * 32, owner_id=BEN, session="other", output=0))
+    wish(desk, session("other", BEN), RetentionClass.IDLE)
+    turn = desk.submit(desk.job([2] * 60, session="s", output=9))
+    while turn.job_id not in desk.emitted:
+        desk.step()
+    desk.cancel(turn)
+
+    press(desk, 64)
+
+    known = len(turn.token_ids) + len(desk.ended[turn.job_id].token_ids)
+    again = desk.run(desk.job([2] * 60, session="s", output=1))
+    assert left(desk)["s"] >= known - 1
+    assert again.receipt.cached_tokens == 59
 
 
 @pytest.mark.parametrize("index", INDEXES)

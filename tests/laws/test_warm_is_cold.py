@@ -12,10 +12,10 @@ import pytest_asyncio
 
 from engine.api import Forget, Limits, OwnerId, Subject, SubjectKind
 from engine.config import PREFIX_INDEXES
-from engine.core import CoreConfig
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
 from engine.kv.radix import RadixIndex
+from engine.parts import CoreConfig
 from tests.kit.engines import PERSONA, Chat, Outcome, a_config, open_local, play
 from tests.kit.model import generate, loaded_model
 
@@ -149,10 +149,14 @@ async def say_as_generate(chat: Chat, text: str) -> Outcome:
 def permuted_cache(config: CoreConfig, meter: Callable[[], float]) -> Cache:
     order = sorted(range(config.pool_blocks), key=lambda block: block * 7919 % 101)
     pool = BlockPool(config.pool_blocks, order=order, wipe_freed=True)
-    return Cache(pool, RadixIndex(pool, config.block_tokens), config.block_tokens, meter=meter)
+    cache = Cache(pool, RadixIndex(pool, config.block_tokens), config.block_tokens)
+    cache.meter = meter
+    return cache
 
 
 def colliding_cache(config: CoreConfig, meter: Callable[[], float]) -> Cache:
     pool = BlockPool(config.pool_blocks, wipe_freed=True)
     index = RadixIndex(pool, config.block_tokens, key=lambda _scope, _token_id: "same")
-    return Cache(pool, index, config.block_tokens, meter=meter)
+    cache = Cache(pool, index, config.block_tokens)
+    cache.meter = meter
+    return cache

@@ -1,0 +1,197 @@
+"""What each setting may be: its type, its rules, the sentence that the tables show, and the fix.
+
+Plain annotations; how a value is read and where it goes is `app.settings`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+SHORTEST_PASSWORD, LONGEST_PASSWORD = 8, 1024
+"""Characters. No rules of composition: length is what counts."""
+SHORTEST_API_KEY = 20
+"""Characters of a key that an operator makes up: it is hashed without salt, so it must be long."""
+
+_DATABASES = r"^(sqlite(\+aiosqlite)?:///.+|postgres(ql|ql\+asyncpg)?://.+)"
+_ADDRESS = r"^[^@\s]+@[^@\s]+$"
+
+
+def about(
+    sentence: str, *, fix: str, unit: str = "", default: str = "", **rules: Any
+) -> msgspec.Meta:
+    """What a setting says of itself (`default` in words, where it is not plain), and its rules."""
+    extra = {"fix": fix, "unit": unit, "default": default}
+    return msgspec.Meta(description=sentence, extra=extra, **rules)
+
+
+Host = Annotated[
+    str,
+    about(
+        "Address to listen on.",
+        fix="use an address such as 127.0.0.1 or 0.0.0.0",
+        pattern=r"^\S+$",
+    ),
+]
+Port = Annotated[
+    int, about("Port to listen on.", fix="use a number from 1 to 65535", ge=1, le=65535)
+]
+PublicUrl = Annotated[
+    str,
+    about(
+        "Address that people type, where it is another (a proxy, a home network). It decides "
+        "which Host and Origin are ours; over https, cookies are Secure.",
+        fix="use scheme, host and port only, such as https://chat.example.org",
+        default="http://HOST:PORT",
+    ),
+]
+Proxies = Annotated[
+    str,
+    about(
+        "Proxies, separated by commas, whose X-Forwarded-For is believed, so that attempts to "
+        "sign in count against the visitor.",
+        fix="use addresses separated by commas",
+    ),
+]
+DataDir = Annotated[
+    Path, about("Folder for the database and the converted model.", fix="name a folder")
+]
+DatabaseUrl = Annotated[
+    str,
+    about(
+        "SQLite file or PostgreSQL database.",
+        fix="use sqlite:///file or postgresql://user:password@host/name",
+        default="sqlite:///DATA_DIR/keepwarm.db",
+        pattern=_DATABASES,
+    ),
+]
+Model = Annotated[
+    str,
+    about(
+        "Folder of safetensors, GGUF file or hub name; `default` is the packaged SmolLM2.",
+        fix="name a folder, a file or a hub name",
+    ),
+]
+KvMemory = Annotated[
+    int,
+    about(
+        "Memory for keeping conversations warm.",
+        fix="use at least 1MiB, written like 512MiB or 2GiB",
+        unit="bytes, or with KiB, MiB or GiB",
+        default="a quarter of what is free, at most 2GiB",
+        ge=2**20,
+    ),
+]
+ParkMemory = Annotated[
+    int,
+    about(
+        "Memory for KV that had to leave the cache; worth it where the cache is a GPU's.",
+        fix="use 0 for none, or a size such as 512MiB",
+        unit="bytes, or with KiB, MiB or GiB",
+        default="`0`",
+        ge=0,
+    ),
+]
+ParkDisk = Annotated[
+    int,
+    about(
+        "Space below the data folder for KV that had to leave the cache, and for all of it when "
+        "the server stops: conversations stay warm over a restart.",
+        fix="use 0 for none, or a size such as 4GiB",
+        unit="bytes, or with KiB, MiB or GiB",
+        default="`4GiB`",
+        ge=0,
+    ),
+]
+Deterministic = Annotated[
+    bool,
+    about(
+        "`1`: the same conversation gives the same tokens bit for bit, cached or not, whatever "
+        "runs beside it. Slower.",
+        fix="use 0 or 1",
+        default="`0`",
+    ),
+]
+PinnedShare = Annotated[
+    float,
+    about(
+        "How much of that memory may be kept for conversations that are open or chosen to be kept "
+        "warm, and for personas and documents in use; the rest is free for whatever comes.",
+        fix="use a number from 0 to 1",
+        unit="share",
+        ge=0,
+        le=1,
+    ),
+]
+PinnedSharePerUser = Annotated[
+    float,
+    about(
+        "How much of that memory may be kept so for one user.",
+        fix="use a number from 0 to 1",
+        unit="share",
+        ge=0,
+        le=1,
+    ),
+]
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16"],
+    about("Number format of weights and cache.", fix="use auto, float32 or bfloat16"),
+]
+PrefixIndex = Annotated[
+    Literal["radix", "hashed"],
+    about(
+        "How known prefixes are found: `radix`, a tree of runs, or `hashed`, a table of blocks. "
+        "Both find the same.",
+        fix="use radix or hashed",
+    ),
+]
+Retention = Annotated[
+    Literal["cost", "lru"],
+    about(
+        "What goes first: worth least (`cost`), or unused longest (`lru`).", fix="use cost or lru"
+    ),
+]
+Threads = Annotated[
+    int,
+    about(
+        "Threads that the engine computes with.",
+        fix="use a positive number",
+        default="torch's choice",
+        ge=1,
+    ),
+]
+EnginePlace = Annotated[
+    Literal["process", "local"],
+    about(
+        "Where the engine runs: `process`, one of its own, or `local`, in the server's.",
+        fix="use process or local",
+    ),
+]
+AdminEmail = Annotated[
+    str,
+    about(
+        "Makes the first admin at start, where there is none, instead of the printed link.",
+        fix="use an e-mail address",
+        default="none",
+        pattern=_ADDRESS,
+    ),
+]
+AdminPassword = Annotated[
+    str,
+    about(
+        "Password of that admin.",
+        fix=f"use {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters",
+        default="none",
+        min_length=SHORTEST_PASSWORD,
+        max_length=LONGEST_PASSWORD,
+    ),
+]
+OwnApiKey = Annotated[
+    str,
+    about(
+        "An API key that is let in, for scripts that start a server themselves.",
+        fix=f"use {SHORTEST_API_KEY} or more characters without spaces",
+        default="none",
+        pattern=rf"^\S{{{SHORTEST_API_KEY},}}$",
+    ),
+]
