@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.api import OwnerId, RetentionClass, SubjectKind, is_operators
+from engine.api import OPERATOR_SCOPE, OwnerId, RetentionClass, SubjectKind
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.prefix import Entry
@@ -20,9 +20,6 @@ from engine.step import BlockId
 
 PINNING = [rank for rank in RetentionClass if rank >= RetentionClass.KEPT]
 """The classes whose blocks count as pinned, weakest first."""
-
-PUBLISHED = (SubjectKind.PERSONA, SubjectKind.DOCUMENT)
-"""Whose text the operator's zone holds: it is forgotten with them and with nobody else."""
 
 NEVER = -math.inf
 
@@ -49,8 +46,7 @@ class Lease:
 
     An `orphan` one has what its subject does not go through: drafts, cancelled branches. `wished`
     is the class that was asked for, until `expires_s`; `retention` is the one granted. What is not
-    `durable` may lie in memory only. `stopped` is the use by which its last turn
-    ended, if that was cut short.
+    `durable` may lie in memory only.
     `ttl_s` is the wish's window, which every turn opens anew. `queued_s` and `rank` belong to those
     who look after expiry and budget.
     """
@@ -67,7 +63,6 @@ class Lease:
         "rank",
         "recent_until_s",
         "retention",
-        "stopped",
         "ttl_s",
         "used_s",
         "wished",
@@ -87,7 +82,6 @@ class Lease:
         self.used_s = now
         self.habit = NO_HABIT
         self.durable = True
-        self.stopped: int | None = None
         self.entries: set[Entry] = set()
         self.queued_s: float | None = None
         self.rank: RetentionClass | None = None
@@ -120,7 +114,7 @@ class Lease:
         if self.habit.turns:
             self.habit = self.habit.after(entry.end, now - self.used_s)
         else:
-            zone = (above.end for above in entry.path() if is_operators(above.scope))
+            zone = (above.end for above in entry.path() if above.scope == OPERATOR_SCOPE)
             self.habit = first_turn(entry.end, next(zone, 0))
 
     def due_s(self, now: float) -> float | None:
