@@ -1,0 +1,146 @@
+"""Drives the engine's own cache (index, leases, retention) by a workload, without a model.
+
+A block of the pool is a unit of the workload. A turn acquires, publishes and releases at once: how
+long a reply takes is no part of what is compared.
+"""
+
+import heapq
+
+import msgspec
+
+from benchmarks.workloads import Signal, Turn, Workload
+from engine.api import (
+    OPERATOR_SCOPE,
+    Forget,
+    OwnerId,
+    Scope,
+    SessionId,
+    Subject,
+    SubjectKind,
+)
+from engine.kv.blocks import BlockPool
+from engine.kv.cache import Cache, lease_key
+from engine.kv.indexes import new_index
+from engine.kv.prefix import NO_END, Scopes
+from engine.kv.returns import GapModel
+
+
+class Score(msgspec.Struct, kw_only=True):
+    """Units of the scored prompts, and how many of them were cached."""
+
+    units: int = 0
+    hits: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.hits / self.units if self.units else 0.0
+
+    def add(self, turn: Turn, hits: int) -> None:
+        self.units += turn.prompt
+        self.hits += hits
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """How the cache decides. `model` None: least recently used inside a class.
+
+    `ttl_s`: a session that was not used for so long is forgotten. `heeds`: signals are carried out.
+    """
+
+    model: GapModel | None = None
+    ttl_s: float | None = None
+    heeds: bool = False
+    index: str = "radix"
+
+
+class Replay:
+    """One cache of `units` under one policy."""
+
+    def __init__(self, units: int, policy: Policy, unit_tokens: int) -> None:
+        pool = BlockPool(units)
+        self.cache = Cache(pool, new_index(policy.index, pool, 1, ""), 1)
+        model = policy.model
+        if model is not None:
+            # The cache takes a unit for a token.
+            growth = model.growth_tokens / unit_tokens
+            self.cache.keep_by_cost(msgspec.structs.replace(model, growth_tokens=growth))
+        self._policy = policy
+        self._expiries: list[tuple[float, str, str]] = []
+        self._used_s: dict[tuple[str, str], float] = {}
+
+    def run(self, workload: Workload) -> Score:
+        score = Score()
+        for event in workload.events:
+            self._expire(event.at_s)
+            if isinstance(event, Turn):
+                hits = self._take(event)
+                if event.at_s >= workload.scored_from_s:
+                    score.add(event, hits)
+            elif self._policy.heeds:
+                self._heed(event)
+        return score
+
+    def _take(self, turn: Turn) -> int:
+        scopes: Scopes = ((Scope(turn.owner), NO_END),)
+        if turn.shared:
+            scopes = ((OPERATOR_SCOPE, turn.shared), *scopes)
+        holding = self.cache.acquire(turn.path, scopes, known_end=turn.prompt, now=turn.at_s)
+        if holding is None:
+            return 0
+        key = lease_key(OwnerId(turn.owner), SessionId(turn.session))
+        self.cache.release(holding, turn.path, turn.kept, key=key, now=turn.at_s)
+        if self._policy.ttl_s is not None:
+            due_s = turn.at_s + self._policy.ttl_s
+            self._used_s[turn.owner, turn.session] = due_s
+            heapq.heappush(self._expiries, (due_s, turn.owner, turn.session))
+        return holding.cached
+
+    def _heed(self, signal: Signal) -> None:
+        self.cache.lease(_subject(signal.owner, signal.session), signal.wish, signal.at_s)
+
+    def _expire(self, now: float) -> None:
+        self.cache.expire(now)
+        while self._expiries and self._expiries[0][0] <= now:
+            due_s, owner, session = heapq.heappop(self._expiries)
+            if self._used_s.get((owner, session)) == due_s:
+                self.cache.lease(_subject(owner, session), Forget(), now)
+
+
+def replay(workload: Workload, units: int, policy: Policy) -> Score:
+    return Replay(units, policy, workload.unit_tokens).run(workload)
+
+
+def optimum(workload: Workload, units: int) -> Score:
+    """The clairvoyant bound: what is used again last, or never, goes first (Belady 1966).
+
+    A unit is never used later than one behind it, so what goes first is a leaf or as good as one.
+    It need not hold a whole prompt at once, as every real cache must: a bound, not a policy.
+    """
+    turns = list(workload.turns())
+    never = len(turns)
+    next_use: dict[int, int] = {}
+    uses: list[list[int]] = []
+    for number in range(len(turns) - 1, -1, -1):
+        path = turns[number].path
+        uses.append([next_use.get(unit, never) for unit in path])
+        next_use |= dict.fromkeys(path, number)
+    score = Score()
+    held: dict[int, int] = {}
+    heap: list[tuple[int, int, int]] = []
+    for turn, following in zip(turns, reversed(uses), strict=True):
+        prompt = turn.path[: turn.prompt]
+        hits = next((at for at, unit in enumerate(prompt) if unit not in held), len(prompt))
+        if turn.at_s >= workload.scored_from_s:
+            score.add(turn, hits)
+        for place, (unit, use) in enumerate(zip(turn.path, following, strict=True)):
+            if place < turn.kept:
+                held[unit] = use
+                heapq.heappush(heap, (-use, -place, unit))
+        while len(held) > units:
+            use, _, unit = heapq.heappop(heap)
+            if held.get(unit) == -use:
+                del held[unit]
+    return score
+
+
+def _subject(owner: str, session: str) -> Subject:
+    return Subject(kind=SubjectKind.SESSION, subject_id=session, owner_id=OwnerId(owner))
