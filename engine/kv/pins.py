@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.api import OPERATOR_SCOPE, OwnerId, RetentionClass, SubjectKind
+from engine.api import OwnerId, RetentionClass, SubjectKind, is_operators
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.prefix import Entry
@@ -114,7 +114,7 @@ class Lease:
         if self.habit.turns:
             self.habit = self.habit.after(entry.end, now - self.used_s)
         else:
-            zone = (above.end for above in entry.path() if above.scope == OPERATOR_SCOPE)
+            zone = (above.end for above in entry.path() if is_operators(above.scope))
             self.habit = first_turn(entry.end, next(zone, 0))
 
     def due_s(self, now: float) -> float | None:

@@ -182,6 +182,21 @@ async def test_11_a_guess_of_what_one_may_not_read_hits_nothing(sqlite: Database
     assert as_document.cached_tokens == default, "the default persona alone"
 
 
+async def test_11_what_a_reader_deletes_takes_nothing_from_other_readers(sqlite: Database):
+    """Nor does a reader learn from hits that another was there and has left."""
+    async with a_house(sqlite) as (domain, boss):
+        ann, ben = await new_person(sqlite), await new_person(sqlite)
+        emails = tuple(f"{one.user_id}@example.org" for one in (ann, ben))
+        readers = Access(visibility=Visibility.LISTED, readers=emails)
+        persona_id = await publish(domain, boss, PIRATE, readers)
+        conversation = await domain.conversations.create(ann.user_id, persona_id)
+        await domain.say(ann, conversation.id, "Who are you?", max_tokens=2)
+        await domain.supervisor.delete_conversation(ann, conversation.id)
+        receipt, head = await first_turn(domain, ben, persona_id)
+
+    assert receipt.cached_tokens == head
+
+
 async def test_a_new_life_of_the_engine_is_warmed_by_the_server_itself(sqlite: Database):
     care = Care(heartbeat_s=0.2, backoff_s=0.0)
     async with open_remote(config(), care) as engine, open_domain(sqlite, engine) as domain:
