@@ -21,6 +21,9 @@ from engine.step import BlockId
 PINNING = [rank for rank in RetentionClass if rank >= RetentionClass.KEPT]
 """The classes whose blocks count as pinned, weakest first."""
 
+PUBLISHED = (SubjectKind.PERSONA, SubjectKind.DOCUMENT)
+"""Whose text the operator's zone holds: it is forgotten with them and with nobody else."""
+
 NEVER = -math.inf
 
 TRIALS = 4
@@ -46,7 +49,8 @@ class Lease:
 
     An `orphan` one has what its subject does not go through: drafts, cancelled branches. `wished`
     is the class that was asked for, until `expires_s`; `retention` is the one granted. What is not
-    `durable` may lie in memory only.
+    `durable` may lie in memory only. `stopped` is the use by which its last turn
+    ended, if that was cut short.
     `ttl_s` is the wish's window, which every turn opens anew. `queued_s` and `rank` belong to those
     who look after expiry and budget.
     """
@@ -63,6 +67,7 @@ class Lease:
         "rank",
         "recent_until_s",
         "retention",
+        "stopped",
         "ttl_s",
         "used_s",
         "wished",
@@ -82,6 +87,7 @@ class Lease:
         self.used_s = now
         self.habit = NO_HABIT
         self.durable = True
+        self.stopped: int | None = None
         self.entries: set[Entry] = set()
         self.queued_s: float | None = None
         self.rank: RetentionClass | None = None
