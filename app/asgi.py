@@ -132,6 +132,7 @@ class Service:
             "hub": self.hub,
             "logs": self.logs,
             "conversations": self.conversations,
+            "heads": self.supervisor.heads,
             "library": self.library,
             "supervisor": self.supervisor,
             "gate": self.gate,

@@ -44,8 +44,10 @@ class InvalidRequest(AppError):
 class PromptTooLong(InvalidRequest):
     code = "context_length_exceeded"
 
-    def __init__(self, message: str, *, needed_tokens: int, limit_tokens: int) -> None:
-        super().__init__(message, field="input")
+    def __init__(
+        self, message: str, *, needed_tokens: int, limit_tokens: int, field: str = "input"
+    ) -> None:
+        super().__init__(message, field=field)
         self.needed_tokens = needed_tokens
         self.limit_tokens = limit_tokens
 

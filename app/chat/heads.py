@@ -21,10 +21,11 @@ import msgspec
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.chat.library import not_found, readable
+from app.chat.library import Text, not_found, readable
 from app.db.base import Database
 from app.db.models import LibraryItem, LibraryVersion
 from app.db.types import ItemKind, VersionRef, Visibility
+from app.errors import PromptTooLong
 from app.ids import DocumentId, PersonaId, UserId
 from engine.api import (
     OPERATOR_SCOPE,
@@ -32,6 +33,7 @@ from engine.api import (
     Engine,
     Message,
     ModelCard,
+    Rendered,
     RenderRequest,
     Role,
     Scope,
@@ -105,6 +107,19 @@ class Heads:
         allowed = LibraryItem.owner_id.is_(None)
         return await self._parts(card, allowed, refs, anew=card.template.reads_clock)
 
+    async def check_fits(self, kind: ItemKind, says: Text) -> None:
+        """Raises `PromptTooLong` where nobody could say a word behind this text, and `EngineError`."""
+        card = await self._engine.info()
+        needed = len((await self._render(kind, _messages(kind, says))).token_ids) + 1
+        limit = min(card.context_tokens, card.pool_blocks * card.block_tokens)
+        if needed > limit:
+            raise PromptTooLong(
+                f"The text has {needed - 1} tokens; this model has room for {limit} in all.",
+                needed_tokens=needed,
+                limit_tokens=limit,
+                field="instructions" if kind is ItemKind.PERSONA else "text",
+            )
+
     async def _parts(
         self,
         card: ModelCard,
@@ -174,20 +189,20 @@ class Heads:
         )
         if card.template.stability is Stability.UNSTABLE:
             return made
-        rendered = await self._engine.render(
-            RenderRequest(
-                messages=made.messages,
-                seam=Seam.START if starts else Seam.CLOSED,
-                opens_reply=False,
-            )
-        )
+        rendered = await self._render(kind, made.messages)
         made = msgspec.structs.replace(
             made,
             token_ids=rendered.token_ids[: rendered.ends[-1]],
-            opening_end=rendered.opening_end if starts else 0,
+            opening_end=rendered.opening_end,
         )
         await self._store(ref, made)
         return made
+
+    async def _render(self, kind: ItemKind, messages: tuple[Message, ...]) -> Rendered:
+        """A document continues a message that is closed, whatever that says."""
+        seam = Seam.START if kind is ItemKind.PERSONA else Seam.CLOSED
+        request = RenderRequest(messages=messages, seam=seam, opens_reply=False)
+        return await self._engine.render(request)
 
     async def _store(self, ref: VersionRef, made: Compiled) -> None:
         async with self._db.begin() as session:
@@ -252,11 +267,11 @@ def _narrowed(scope: Scope, item: LibraryItem) -> Scope:
     return Scope(f"user:{item.owner_id}")
 
 
-def _messages(kind: ItemKind, version: LibraryVersion) -> tuple[Message, ...]:
+def _messages(kind: ItemKind, says: Text | LibraryVersion) -> tuple[Message, ...]:
     """A document is told and acknowledged: every template takes a user and an assistant in turns."""
     if kind is ItemKind.PERSONA:
-        return (Message(role=Role.SYSTEM, text=version.text), *version.examples)
+        return (Message(role=Role.SYSTEM, text=says.text), *says.examples)
     return (
-        Message(role=Role.USER, text=f"Document: {version.name}\n\n{version.text}"),
+        Message(role=Role.USER, text=f"Document: {says.name}\n\n{says.text}"),
         Message(role=Role.ASSISTANT, text="I have read it."),
     )

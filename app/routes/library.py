@@ -7,6 +7,7 @@ from litestar import get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
+from app.chat.heads import Heads
 from app.chat.library import Access, Item, Library, Summary
 from app.chat.library import Text as Says
 from app.db.types import ItemKind, Visibility
@@ -116,7 +117,9 @@ async def create_persona(
     data: JSONBody[NewPersona],
     principal: NamedDependency[Principal],
     library: NamedDependency[Library],
+    heads: NamedDependency[Heads],
 ) -> PersonaView:
+    await heads.check_fits(ItemKind.PERSONA, data.says())
     access = Access(visibility=data.visibility, readers=data.readers)
     made = await library.create(principal.user_id, ItemKind.PERSONA, data.says(), access)
     return _persona(made)
@@ -137,7 +140,10 @@ async def add_persona_version(
     data: JSONBody[PersonaText],
     principal: NamedDependency[Principal],
     library: NamedDependency[Library],
+    *,
+    heads: NamedDependency[Heads],
 ) -> PersonaView:
+    await heads.check_fits(ItemKind.PERSONA, data.says())
     known_id = ItemId(persona_id)
     made = await library.add_version(principal.user_id, ItemKind.PERSONA, known_id, data.says())
     return _persona(made)
@@ -165,7 +171,9 @@ async def create_document(
     data: JSONBody[NewDocument],
     principal: NamedDependency[Principal],
     library: NamedDependency[Library],
+    heads: NamedDependency[Heads],
 ) -> DocumentView:
+    await heads.check_fits(ItemKind.DOCUMENT, data.says())
     access = Access(visibility=data.visibility, readers=data.readers)
     made = await library.create(principal.user_id, ItemKind.DOCUMENT, data.says(), access)
     return _document(made)
@@ -186,7 +194,10 @@ async def add_document_version(
     data: JSONBody[DocumentText],
     principal: NamedDependency[Principal],
     library: NamedDependency[Library],
+    *,
+    heads: NamedDependency[Heads],
 ) -> DocumentView:
+    await heads.check_fits(ItemKind.DOCUMENT, data.says())
     known_id = ItemId(document_id)
     made = await library.add_version(principal.user_id, ItemKind.DOCUMENT, known_id, data.says())
     return _document(made)

@@ -140,6 +140,19 @@ async def test_what_is_refused_names_the_field_and_leaves_nothing(
     assert before == after
 
 
+@pytest.mark.parametrize("path", ["/api/documents", "/api/documents/{}/versions"])
+async def test_a_text_that_no_conversation_has_room_for_is_refused(house: Serving, path: str):
+    async with somebody_at(house) as ann:
+        document = await made(ann, "/api/documents", CHARTER)
+        place = path.format(document["summary"]["id"])
+        answer = await ann.client.post(place, json=CHARTER | {"text": "x" * 100_000})
+
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (400, "context_length_exceeded")
+    assert problem["field"] == "text"
+    assert "room for 100000" in problem["detail"]
+
+
 async def test_a_change_needs_the_pages_token(house: Serving):
     async with boss_at(house) as boss:
         del boss.client.headers["x-csrf-token"]
