@@ -12,6 +12,7 @@ from app.db.types import Origin, utc_now
 from app.events import ResponseStatus, ResponseView
 from app.ids import (
     ConversationId,
+    DocumentId,
     MessageId,
     PersonaId,
     ResponseId,
@@ -52,6 +53,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     client_message_id: str | None = None
     instructions: str | None = None
     persona_id: PersonaId | None = None
+    document_ids: tuple[DocumentId, ...] = ()
+    """Behind the persona, in a conversation that begins with this turn."""
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     generate: bool = True

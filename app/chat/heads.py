@@ -87,10 +87,12 @@ class Heads:
         self._known: OrderedDict[VersionRef, Compiled] = OrderedDict()
         self._compiling = asyncio.Lock()
 
-    async def choose(self, user_id: UserId, persona_id: PersonaId) -> tuple[VersionRef, ...]:
+    async def choose(
+        self, user_id: UserId, persona_id: PersonaId, document_ids: Iterable[DocumentId] = ()
+    ) -> tuple[VersionRef, ...]:
         """What a new conversation under this persona reads. Raises `NotFound`."""
         async with self._db.read() as session:
-            return await newest(session, readable(user_id), persona_id)
+            return await newest(session, readable(user_id), persona_id, document_ids)
 
     async def for_reader(
         self, card: ModelCard, user_id: UserId, refs: Sequence[VersionRef], *, was_sent: bool

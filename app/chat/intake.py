@@ -52,7 +52,7 @@ class Intake:
         self._heads = heads
         self._stored, self._memory = ledgers
         self._epoch = epoch
-        self._prompts = Prompts(engine)
+        self.prompts = Prompts(engine)
 
     async def prepare(self, user_id: UserId, request: TurnRequest) -> Prepared | Acceptance:
         """Everything but the storing; an `Acceptance` is that of the same message sent before.
@@ -63,6 +63,27 @@ class Intake:
         earlier = await self._repeat(user_id, request)
         if earlier is not None:
             return earlier
+        card, wanted = await self.wanted(user_id, request)
+        async with _engine_errors():
+            prompt = await self.prompts.make(card, wanted)
+        _check_length(prompt, card, request)
+        draft = Draft(
+            user_id=user_id,
+            request=request,
+            branch=wanted.branch,
+            prompt=prompt,
+            card=card,
+            epoch=self._epoch,
+        )
+        entry = make_entry(draft)
+        ledger: Ledger = self._stored if request.store else self._memory
+        return Prepared(entry=entry, job=make_job(entry, request, prompt), ledger=ledger)
+
+    async def wanted(self, user_id: UserId, request: TurnRequest) -> tuple[ModelCard, Wanted]:
+        """What the request's prompt is to be made of, all rights checked; nothing is stored.
+
+        Raises as `prepare` does.
+        """
         branch = await self._branch(user_id, request)
         branch = await self._under_persona(user_id, request, branch)
         if not request.messages:
@@ -76,19 +97,7 @@ class Intake:
                 messages=request.messages,
                 opens_reply=request.generate,
             )
-            prompt = await self._prompts.make(card, wanted)
-        _check_length(prompt, card, request)
-        draft = Draft(
-            user_id=user_id,
-            request=request,
-            branch=branch,
-            prompt=prompt,
-            card=card,
-            epoch=self._epoch,
-        )
-        entry = make_entry(draft)
-        ledger: Ledger = self._stored if request.store else self._memory
-        return Prepared(entry=entry, job=make_job(entry, request, prompt), ledger=ledger)
+        return card, wanted
 
     async def _repeat(self, user_id: UserId, request: TurnRequest) -> Acceptance | None:
         if request.conversation_id is None or request.client_message_id is None:
@@ -132,7 +141,7 @@ class Intake:
         persona_id = request.persona_id
         if persona_id is None or (branch.reads and branch.reads[0].id == persona_id):
             return branch
-        reads = await self._heads.choose(user_id, persona_id)
+        reads = await self._heads.choose(user_id, persona_id, request.document_ids)
         return msgspec.structs.replace(branch, reads=reads)
 
     async def _head_text(
