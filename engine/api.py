@@ -352,7 +352,15 @@ class Forget(msgspec.Struct, frozen=True, kw_only=True, tag="forget"):
     """Let the subject go; blocks that nobody else refers to are zeroed and freed."""
 
 
-Wish = Hold | Forget
+class Park(msgspec.Struct, frozen=True, kw_only=True, tag="park"):
+    """Copy the subject's blocks to a lower tier soon; they stay in the pool while there is room."""
+
+
+class Warm(msgspec.Struct, frozen=True, kw_only=True, tag="warm"):
+    """Bring back what lies of the subject in lower tiers: its next turn is expected."""
+
+
+Wish = Hold | Forget | Park | Warm
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ Events gather in order. `commit` hands over all that gathered; after any other c
 
 import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -21,19 +22,25 @@ from engine.api import (
     CachedBySource,
     CacheEvent,
     CacheSnapshot,
+    CacheSource,
     Cancelled,
     FinishReason,
     Forget,
     Job,
+    JobClass,
     JobId,
     LeaseState,
+    Limits,
+    SessionId,
     Started,
     Stats,
     Subject,
+    Warm,
     Wish,
+    Zone,
 )
 from engine.errors import Corrupt, InvalidJob, Refused
-from engine.kv.cache import Cache
+from engine.kv.cache import Cache, lease_key
 from engine.kv.misses import Fingerprints, Lookup, explain
 from engine.outcome import CoreEvent, Emitted, Ended
 from engine.parts import CoreConfig, new_cache
@@ -93,7 +100,7 @@ class Core:
         self._totals = Totals()
         self._step = 0
         self._step_s = 0.0
-        self._seeds = 0
+        self._seeds = self._warmed = 0
 
     # ------------------------------------------------------------ jobs
 
@@ -181,11 +188,11 @@ class Core:
     @property
     def is_moving(self) -> bool:
         """Whether transfers are under way, or wait for their turn."""
-        return self._cache.is_moving
+        return self._cache.parking.is_busy
 
     def load(self, heads: Iterable[SegmentHead]) -> None:
         """Take over what an earlier life left on disk, longest unused first."""
-        self._cache.load(heads)
+        self._cache.tiers.load(heads)
 
     def arrived(self, arrival: Arrival) -> None:
         """A transfer is over; who waited for it to be restored runs from the next plan on."""
@@ -205,6 +212,8 @@ class Core:
         if isinstance(wish, Forget):
             for sequence in own:
                 sequence.forgotten = True
+        if isinstance(wish, Warm) and not own:
+            self._warm(subject, now)
         return self._cache.lease(subject, wish, now, [s.holding for s in own if s.holding])
 
     def stats(self) -> Stats:
@@ -251,6 +260,30 @@ class Core:
         sequence = Sequence(job, self._bounds, seed=self._seed(job), now=now)
         self._scheduler.add(sequence)
         return sequence
+
+    def _warm(self, subject: Subject, now: float) -> None:
+        """Ask for the longest path of the subject that lies below, as if it were a turn's."""
+        path = self._cache.parked(lease_key(subject.owner_id, SessionId(subject.subject_id)))
+        if path is None:
+            return
+        ids, scopes = path
+        self._warmed += 1
+        with suppress(Refused):
+            self.submit(
+                Job(
+                    job_id=JobId(f"{self.config.boot_id}/warm-{self._warmed}"),
+                    owner_id=subject.owner_id,
+                    session_id=SessionId(subject.subject_id),
+                    token_ids=tuple(ids),
+                    zones=tuple(
+                        Zone(scope=scope, source=CacheSource.SESSION, end=end)
+                        for scope, end in scopes
+                    ),
+                    limits=Limits(max_output_tokens=0),
+                    job_class=JobClass.BACKGROUND,
+                ),
+                now,
+            )
 
     def _schedule(self, now: float) -> dict[Sequence, int]:
         while True:

@@ -308,7 +308,6 @@ class Scheduler:
         self._turns += 1
         sequence.turn = self._turns
         sequence.holding = holding
-        holding.durable = sequence.job.durable
         self._seats[sequence.rank][sequence.owner_id] += 1
         if holding.restoring is not None:
             sequence.status = Status.RESTORING

@@ -16,7 +16,7 @@ import msgspec
 from engine.api import FinishReason, Job, JobClass, OwnerId, Seam, Subject, SubjectKind
 from engine.errors import InvalidJob, PromptTooLong
 from engine.kv.cache import Cache, lease_key
-from engine.kv.holding import Holding
+from engine.kv.holding import Closing, Holding
 from engine.kv.misses import Miss
 from engine.kv.prefix import Ids, Scopes, scopes_of
 from engine.step import Draw, Run
@@ -221,7 +221,9 @@ class Sequence:
         elif self.job.job_class is JobClass.DRAFT:
             cache.orphan(self.holding, self.ids, self.publishable, key=self.key, now=now)
         else:
-            self.holding.stopped = self.is_stopped
+            self.holding.closing = Closing(
+                durable=self.job.durable, stopped=self.is_stopped, counted=not self.is_warm_up
+            )
             cache.release(self.holding, self.ids, self.publishable, key=self.key, now=now)
         self.holding = None
 

@@ -23,9 +23,11 @@ from engine.api import (
     CacheEvent,
     CacheSnapshot,
     Forget,
+    Hold,
     LeaseState,
     MissReason,
     OwnerId,
+    Park,
     RetentionClass,
     SessionId,
     Subject,
@@ -48,7 +50,7 @@ from engine.kv.retention import CostWorth, EvictionQueue
 from engine.kv.returns import MOONCAKE, GapModel
 from engine.kv.survey import node_view, session_view
 from engine.kv.tiers import NO_TIERS, Tiers
-from engine.step import Arrival, BlockId, Copy, SegmentHead, Transfer
+from engine.step import Arrival, BlockId, Copy, Transfer
 
 
 class Cache:
@@ -82,7 +84,7 @@ class Cache:
             pool, index, queue=self._queue, leases=self._leases, journal=self._journal
         )
         self.tiers = tiers or Tiers(NO_TIERS, pool, block_tokens, "")
-        self._parking = Parking(pool, self._queue, self.tiers, (block_tokens, granule_tokens))
+        self.parking = Parking(pool, self._queue, self.tiers, (block_tokens, granule_tokens))
         self._promises = Promises(pool)
         self._uses = 0
 
@@ -113,7 +115,7 @@ class Cache:
             return None
         after = match.blocks[-1] if match.blocks else None
         tokens, partial = match.tokens, match.partial
-        parked = self._parking.find(ids, scopes, known_end, tokens)
+        parked = self.parking.find(ids, scopes, known_end, tokens)
         if parked is not None:
             # Whole blocks only: what is copied when the sequence runs must not be restored before.
             tokens, partial = len(match.blocks) * self._block_tokens, None
@@ -136,7 +138,7 @@ class Cache:
             slots = tokens % self._block_tokens
             holding.copy = Copy(source=partial, target=fresh[0], slots=slots)
         if parked is not None:
-            self._parking.restore(holding, parked)
+            self.parking.restore(holding, parked)
         return holding
 
     @metered
@@ -174,7 +176,7 @@ class Cache:
         """
         entry = self._close(holding, ids, written, now)
         if entry is not None:
-            self._leases.end_turn(key, entry, now, durable=holding.durable, stopped=holding.stopped)
+            self._leases.end_turn(key, entry, now, holding.closing)
             self._queue.offer(entry)
 
     @metered
@@ -193,7 +195,7 @@ class Cache:
         self._promises.redeem(holding, holding.promised)
         self.copied(holding)
         self._pool.wipe_when_free(holding.table)
-        if not self._parking.abandon(holding):
+        if not self.parking.abandon(holding):
             self._give_back(holding.table)
 
     # ------------------------------------------------------------ subjects
@@ -204,12 +206,19 @@ class Cache:
         """Carry out a wish. `running` is what the subject's own sequences hold now."""
         if isinstance(wish, Forget):
             return self._forget(subject, list(running))
-        held = self._leases.hold(subject, wish, now)
+        if isinstance(wish, Hold):
+            held = self._leases.hold(subject, wish, now)
+        else:
+            held = [lease for lease in self._leases.of(subject) if not lease.orphan]
+        if isinstance(wish, Park):
+            self.parking.want(entry for lease in held for entry in lease.entries)
         self._journal.note("leased", None, sum(lease.cached_tokens for lease in held))
         return LeaseState(
             subject=subject,
-            wished=wish.retention,
-            retention=min((lease.retention for lease in held), default=wish.retention),
+            wished=max(
+                (lease.wished or lease.retention for lease in held), default=RetentionClass.IDLE
+            ),
+            retention=min((lease.retention for lease in held), default=RetentionClass.IDLE),
             pinned_blocks=len(blocks_of(lease for lease in held if lease.pins)),
             expires_s=next((lease.expires_s for lease in held), None),
         )
@@ -222,7 +231,7 @@ class Cache:
         """Time goes on: let leases that are due fall back."""
         self._queue.now = now
         for lease in self._leases.expire(now):
-            self._parking.want(lease.entries)
+            self.parking.want(lease.entries)
 
     def loss(self, key: LeaseKey) -> MissReason | None:
         """Why the subject's blocks were let go since its last turn, if they were."""
@@ -266,7 +275,7 @@ class Cache:
 
     def check(self, holdings: Iterable[Holding]) -> None:
         """Every invariant of the books, given all that is held. Raises `Corrupt`."""
-        holdings = [*holdings, *self._parking.abandoned]
+        holdings = [*holdings, *self.parking.abandoned]
         in_use = Counter(block for holding in holdings for block in holding.table)
         kept = self._index.check()
         self._pool.check(in_use, kept)
@@ -288,37 +297,35 @@ class Cache:
 
         It has as much cached as was whole; the rest is to be computed.
         """
-        holding, given_back = self._parking.arrived(arrival)
+        holding, given_back = self.parking.arrived(arrival)
         self._give_back(given_back)
         return holding
 
     @metered
     def take_transfers(self) -> tuple[Transfer, ...]:
         """What is to be moved with the next step."""
-        self._parking.order()
+        self.parking.order()
         return self.tiers.take_orders()
-
-    def load(self, heads: Iterable[SegmentHead]) -> None:
-        """Take over what an earlier life left on disk, longest unused first."""
-        self.tiers.load(heads)
 
     def learn_speed(self, spans: Sequence[tuple[int, int]], seconds: float) -> None:
         """A step computed the tokens of each `[start, end)` in that time, all together."""
         self._prices.learn(spans, seconds)
         tokens = sum(end - start for start, end in spans)
         if tokens >= self._block_tokens:
-            self._parking.computing.learn(tokens, seconds)
+            self.parking.computing.learn(tokens, seconds)
 
     def park_everything(self) -> None:
         """Whatever is leased is to outlive the engine, where there is a disk."""
         self.tiers.spill()
         for lease in self._leases:
-            self._parking.want(lease.entries)
+            self.parking.want(lease.entries)
 
-    @property
-    def is_moving(self) -> bool:
-        """Whether something is parked or restored now, or waits for that."""
-        return self._parking.is_busy
+    def parked(self, key: LeaseKey) -> tuple[Ids, Scopes] | None:
+        """The longest path of a subject in lower tiers; None where the pool has all of it."""
+        path = self.tiers.longest(key)
+        if path is None or self.matched_tokens(*path, len(path[0])) == len(path[0]):
+            return None
+        return path
 
     # ------------------------------------------------------------ inside
 
@@ -331,7 +338,7 @@ class Cache:
     def _close(self, holding: Holding, ids: Ids, written: int, now: float) -> Entry | None:
         """Publish and give back; returns what the path ends in, if anything of it is published."""
         self._promises.redeem(holding, holding.promised)
-        if self._parking.abandon(holding):
+        if self.parking.abandon(holding):
             return None
         self.copied(holding)
         # Another may have gone on from the entry that this path ends in: then it is split there.

@@ -1,28 +1,43 @@
 """What one sequence holds of the cache. Plain state; the cache alone changes it."""
 
+import msgspec
+
 from engine.kv.prefix import Entry, Scopes
 from engine.step import BlockId, Copy, TransferId
+
+
+class Closing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a sequence gives its blocks back, as far as its subject's lease must know.
+
+    What is not `durable` is never written to a disk; `stopped` is a turn that was cut short; what
+    is not `counted` was no turn of the conversation's.
+    """
+
+    durable: bool = True
+    stopped: bool = False
+    counted: bool = True
+
+
+A_TURN = Closing()
 
 
 class Holding:
     """A path's scopes, its block table, and what it waits for.
 
     `cached` tokens were matched at acquire, or restored; `[0, published)` is the index's as well.
-    `promised` blocks more are kept free for it. What is not `durable` is never written to a disk;
-    `stopped` is a turn that was cut short.
+    `promised` blocks more are kept free for it. `closing` is said before it is given back.
     While `restoring` the runner writes into the table's blocks, and nobody may read or free them.
     """
 
     __slots__ = (
         "cached",
+        "closing",
         "copy",
-        "durable",
         "entry",
         "promised",
         "published",
         "restoring",
         "scopes",
-        "stopped",
         "table",
     )
 
@@ -34,6 +49,5 @@ class Holding:
         self.promised = 0
         self.published = 0
         self.copy: Copy | None = None
-        self.durable = True
-        self.stopped = False
+        self.closing = A_TURN
         self.restoring: TransferId | None = None

@@ -29,6 +29,7 @@ from engine.api import (
     is_operators,
 )
 from engine.kv.blocks import BlockPool
+from engine.kv.holding import A_TURN, Closing
 from engine.kv.pins import NEVER, Budget, Lease, LeaseKey, Pins
 from engine.kv.prefix import Entry, Holder, PrefixIndex
 
@@ -72,30 +73,23 @@ class Leases:
         """Every subject's, orphans left out."""
         return iter(self._leases.values())
 
-    def end_turn(
-        self,
-        key: LeaseKey,
-        entry: Entry,
-        now: float,
-        *,
-        durable: bool = True,
-        stopped: bool = False,
-    ) -> None:
+    def end_turn(self, key: LeaseKey, entry: Entry, now: float, closing: Closing = A_TURN) -> None:
         """A path of the subject now ends in `entry`; earlier ends on the same path are dropped.
 
-        One turn that is not `durable` makes the whole subject so. One that was `stopped` is gone
-        on from, most often; if the next turn does not, what it has of its own becomes orphan.
+        One turn that is not durable makes the whole subject so. One that was stopped is gone on
+        from, most often; if the next turn does not, what it has of its own becomes orphan.
         """
         if key[1] == NO_SESSION:
             self.orphan(key, entry, now)
             return
         self._pass(now)
         lease = self._leases.setdefault(key, Lease(key, SubjectKind.SESSION, self._now))
-        lease.learn_turn(entry, self._now)
-        lease.durable = lease.durable and durable
+        if closing.counted:
+            lease.learn_turn(entry, self._now)
+        lease.durable = lease.durable and closing.durable
         left, path = lease.stopped, set(entry.path())
         self._use(lease, entry)
-        lease.stopped = entry.used if stopped else None
+        lease.stopped = entry.used if closing.stopped else None
         branches = [e for e in lease.entries if e.used == left and e not in path]
         for branch in sorted(branches, key=lambda entry: -entry.start):
             self.orphan(key, branch, now)

@@ -138,6 +138,9 @@ class Desk:
         self.now += 1.0
         plan = self.core.plan(self.now)
         self._book(self.core.take_events())
+        for sequence in self.core._scheduler.running:
+            # The core has jobs of its own: what is wished back from a lower tier.
+            self.paper.learn_of(sequence.job)
         handle = None if plan is None else self.paper.launch(plan)
         meanwhile(self.core)
         self._book(self.core.take_events())

@@ -18,11 +18,13 @@ from engine.api import (
     Job,
     JobClass,
     OwnerId,
+    Park,
     Receipt,
     RetentionClass,
     Scope,
     Subject,
     SubjectKind,
+    Warm,
     Wish,
 )
 from engine.errors import Overloaded, PromptTooLong
@@ -30,6 +32,7 @@ from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
 from engine.kv.prefix import scopes_of
 from engine.kv.radix import RadixIndex
+from engine.kv.tiers import Tiers, TierSizes
 from engine.outcome import Ended
 from engine.parts import CoreConfig
 from tests.kit.desk import ANN, BEN, Desk, config
@@ -46,7 +49,7 @@ sessions = st.sampled_from(["s1", "s2", "s3", None])
 outputs = st.sampled_from([0, 1, 3, 8, None])
 classes = st.sampled_from(list(JobClass))
 wishes = st.one_of(
-    st.just(Forget()),
+    st.sampled_from([Forget(), Park(), Warm()]),
     st.builds(
         Hold,
         retention=st.sampled_from(list(RetentionClass)),
@@ -93,8 +96,9 @@ class CacheLife(RuleBasedStateMachine):
         step_tokens=st.sampled_from([8, 40]),
         max_running=st.sampled_from([1, 3, 8]),
         shuffle=st.randoms(use_true_random=False),
+        disk=st.sampled_from([0, 40, 400]),
     )
-    def boot(self, *, block_tokens, pool_blocks, step_tokens, max_running, shuffle):
+    def boot(self, *, block_tokens, pool_blocks, step_tokens, max_running, shuffle, disk):
         core_config = config(
             block_tokens=block_tokens,
             pool_blocks=pool_blocks,
@@ -102,6 +106,9 @@ class CacheLife(RuleBasedStateMachine):
             step_tokens=step_tokens,
             max_running=max_running,
             max_waiting=6,
+            tiers=TierSizes(
+                token_bytes=1, host_bytes=disk // 2, disk_bytes=disk, segment_tokens=16
+            ),
         )
         order = list(range(pool_blocks))
         shuffle.shuffle(order)
@@ -195,6 +202,12 @@ class CacheLife(RuleBasedStateMachine):
             subject = Subject(kind=SubjectKind.OWNER, subject_id=owner, owner_id=owner)
             self._lease(subject, Hold(retention=retention))
 
+    @precondition(lambda self: self.desk.paper.moving)
+    @rule(pick=picks, whole=st.sampled_from([None, None, None, 0, 1]))
+    def arrive(self, pick, whole):
+        """A transfer is over, in any order; now and then not all of it is whole."""
+        self.desk.arrive(pick % len(self.desk.paper.moving), pieces=whole)
+
     @rule(seconds=st.sampled_from([3.0, 1000.0]))
     def expire(self, seconds):
         self.desk.now += seconds
@@ -275,7 +288,8 @@ class CacheLife(RuleBasedStateMachine):
     def _open(self, core_config: CoreConfig, order: Sequence[int]) -> None:
         pool = BlockPool(core_config.pool_blocks, order=order, wipe_freed=True)
         index = self.make_index(pool, core_config.block_tokens)
-        self.cache = Cache(pool, index, core_config.block_tokens)
+        tiers = Tiers(core_config.tiers, pool, core_config.block_tokens, core_config.boot_id)
+        self.cache = Cache(pool, index, core_config.block_tokens, tiers=tiers)
         self.desk = Desk(core_config, self.cache)
 
     def _lease(self, subject: Subject, wish: Wish) -> None:

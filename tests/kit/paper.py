@@ -99,6 +99,11 @@ class PaperModel:
         """Remember what the job's ids really are."""
         self._truth[job.job_id] = [*job.token_ids, *job.resumed_output]
 
+    def learn_of(self, job: Job) -> None:
+        """The same for a job that may be known, and may have drawn tokens since."""
+        if job.job_id not in self._truth:
+            self.learn(job)
+
     def launch(self, plan: Plan) -> Step:
         """Wipes, copies, then all runs, like any runner."""
         self.steps += 1

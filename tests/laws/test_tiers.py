@@ -7,12 +7,15 @@ from engine.api import (
     FinishReason,
     Forget,
     MissReason,
+    Park,
     Subject,
     SubjectKind,
     Tier,
+    Warm,
 )
 from engine.kv.tiers import TierSizes
-from engine.step import Park, Restore
+from engine.step import Park as ParkOrder
+from engine.step import Restore
 from tests.kit.desk import ANN, BEN, Desk, config, seeded
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
@@ -142,7 +145,7 @@ def test_05_the_source_of_a_park_is_locked_until_it_has_arrived():
     desk.run(desk.job(text(1, 100), session="chat"))
     desk.now += 10_000
     desk.step()
-    assert isinstance(desk.paper.moving[0], Park)
+    assert isinstance(desk.paper.moving[0], ParkOrder)
     assert desk.core.stats().blocks.copying >= 6
 
     job = desk.submit(desk.job([7] * 250, owner_id=BEN, output=1))
@@ -206,6 +209,52 @@ def test_01_a_forgotten_conversation_is_gone_from_every_tier():
     assert desk.run(desk.job([*log, 5], session="chat")).receipt.cached_tokens == 0
 
 
+def test_01_a_wish_to_park_is_carried_out_though_nothing_presses():
+    desk = desk_with()
+    desk.run(desk.job(text(1, 100), session="chat"))
+
+    desk.core.lease(session("chat"), Park(), desk.now)
+    desk.drain()
+
+    assert sum(len(desk.paper.heads[name].token_ids) for _, name in desk.paper.segments) == 103
+    assert desk.core.stats().blocks.free < desk.config.pool_blocks
+
+
+def test_02_a_conversation_that_was_wished_back_is_there_before_its_turn():
+    desk, log = parked_desk()
+    before = desk.paper.computed_tokens
+
+    desk.core.lease(session("chat"), Warm(), desk.now)
+    desk.drain()
+
+    assert desk.paper.computed_tokens == before
+    job = desk.submit(desk.job([*log, 5], session="chat"))
+    desk.step()
+    assert desk.started[job.job_id].cached_tokens >= len(log) - 1
+
+
+def test_02_what_was_wished_back_and_is_damaged_is_computed_while_nothing_else_runs():
+    desk, log = parked_desk()
+    desk.core.lease(session("chat"), Warm(), desk.now)
+    desk.step()
+
+    desk.arrive(pieces=1)
+    desk.drain()
+
+    assert desk.run(desk.job([*log, 5], session="chat")).receipt.cached_tokens >= len(log) - 2
+
+
+@pytest.mark.parametrize("subject", [session("chat"), session("another"), session("chat", BEN)])
+def test_10_wishing_back_what_is_there_or_never_was_does_nothing(subject):
+    desk = desk_with()
+    desk.run(desk.job(text(1, 100), session="chat"))
+
+    state = desk.core.lease(subject, Warm(), desk.now)
+
+    assert state.pinned_blocks == 0
+    assert not desk.step()
+
+
 def test_10_more_sessions_than_the_pool_holds_all_stay_warm():
     desk = desk_with(pool_blocks=48, context_tokens=120)
     logs = {str(at): text(at, 30) for at in range(24)}
@@ -213,7 +262,8 @@ def test_10_more_sessions_than_the_pool_holds_all_stay_warm():
         for name, log in logs.items():
             ended = desk.run(desk.job([*log, 5 + turn], session=name))
             if turn:
-                assert ended.receipt.cached_tokens >= len(log) - 1, (turn, name)
+                # Less than a block is computed sooner than it is read.
+                assert ended.receipt.cached_tokens > len(log) - 16, (turn, name)
             logs[name] = [*log, 5 + turn, *ended.token_ids]
             desk.drain()
 
