@@ -5,18 +5,20 @@ import contextlib
 import shutil
 import sqlite3
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, select, text
 from sqlalchemy.exc import DBAPIError
 
 from app.db import revisions
 from app.db.base import Database
-from app.db.models import Base
+from app.db.models import Base, Conversation
 from app.db.revisions import WrongRevision, check_revision, migrate
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
@@ -119,6 +121,32 @@ async def test_a_migration_happens_whole_or_not_at_all(
     async with contextlib.aclosing(Database(database_url)) as db, db.read() as session:
         assert await session.scalar(text("SELECT count(*) FROM invitations")) == 0
         assert await session.scalar(text("SELECT version_num FROM alembic_version")) == before
+
+
+async def test_a_conversation_from_before_the_library_is_under_the_first_version(
+    database_url: str,
+):
+    def upgrade(connection: Connection) -> None:
+        config = revisions.alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+
+    now = {"now": datetime(2026, 1, 1, tzinfo=UTC)}
+    user = text("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', :now, NULL)")
+    conversation = text(
+        "INSERT INTO conversations"
+        " VALUES (:id, 'user_1', 'chat', '', :persona_id, NULL, :now, :now)"
+    )
+    async with contextlib.aclosing(Database(database_url)) as db, db.begin() as session:
+        await (await session.connection()).run_sync(upgrade)
+        await session.execute(user, now)
+        for name, persona_id in (("conv_1", "persona_default"), ("conv_2", None)):
+            await session.execute(conversation, {"id": name, "persona_id": persona_id, **now})
+    await migrate(database_url)
+    async with contextlib.aclosing(Database(database_url)) as db, db.read() as session:
+        found = list(await session.scalars(select(Conversation).order_by(Conversation.id)))
+
+    assert [(one.persona_version, one.documents) for one in found] == [(1, ()), (None, ())]
 
 
 async def test_the_folder_of_a_new_database_is_for_its_owner_only(tmp_path: Path):
