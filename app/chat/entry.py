@@ -3,10 +3,13 @@
 PURE but for new ids and the time. Nothing here looks anything up or asks who owns it; `intake` does.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from app.chat.ledger import Asked, Branch, Entry, Node, StoredResponse
 from app.chat.prompt import Prompt
+from app.chat.recall import path_digest
 from app.chat.rows import seconds
 from app.db.types import Origin, utc_now
 from app.events import ResponseStatus, ResponseView
@@ -71,6 +74,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     request: TurnRequest
     branch: Branch
     prompt: Prompt
+    recalled: tuple[Node, ...]
+    """The first of the request's messages, as they were found in a ledger."""
     card: ModelCard
     epoch: str
     """Of the log that will tell the response's life."""
@@ -93,8 +98,15 @@ def make_entry(draft: Draft) -> Entry:
         reply=reply,
         response=_response(draft, inputs, reply),
         title=_title(request.messages),
+        path_digest=path_digest(draft.user_id, prompt.head.key, _said(draft)),
         leaf_checked=request.check_leaf,
     )
+
+
+def _said(draft: Draft) -> Iterator[Message]:
+    for node in draft.branch.said:
+        yield Message(role=node.role, text=node.text)
+    yield from draft.request.messages
 
 
 def _response(draft: Draft, inputs: tuple[Node, ...], reply: Node | None) -> StoredResponse:
@@ -137,12 +149,11 @@ def _asked(draft: Draft, inputs: tuple[Node, ...]) -> Asked:
 
 def _inputs(draft: Draft) -> tuple[Node, ...]:
     """A chain below the branch; the last one carries the client's id, and the head if it is new."""
-    nodes: list[Node] = []
-    parent_id = draft.branch.parent_id
-    for message, token_ids in zip(draft.request.messages, draft.prompt.inputs, strict=True):
-        node = _node(draft.card, parent_id, message, token_ids)
-        nodes.append(node)
-        parent_id = node.id
+    nodes = [_copy(node) for node in draft.recalled]
+    new = draft.request.messages[len(nodes) :]
+    for message, token_ids in zip(new, draft.prompt.inputs, strict=True):
+        nodes.append(_node(draft.card, None, message, token_ids))
+    nodes = _chain(nodes, draft.branch.parent_id)
     if not nodes:
         return () if draft.request.generate else (_mark(draft),)
     nodes[-1] = msgspec.structs.replace(
@@ -152,6 +163,25 @@ def _inputs(draft: Draft) -> tuple[Node, ...]:
         client_message_id=draft.request.client_message_id,
     )
     return tuple(nodes)
+
+
+def _copy(node: Node) -> Node:
+    """What a ledger has, for another turn's own: it shares the ids and depends on nothing."""
+    return msgspec.structs.replace(
+        node,
+        id=new_message_id(),
+        created_at=utc_now(),
+        head_token_ids=None,
+        client_message_id=None,
+    )
+
+
+def _chain(nodes: list[Node], parent_id: MessageId | None) -> list[Node]:
+    parents = [parent_id, *(node.id for node in nodes)]
+    return [
+        msgspec.structs.replace(node, parent_id=parent)
+        for node, parent in zip(nodes, parents, strict=False)
+    ]
 
 
 def _mark(draft: Draft) -> Node:
@@ -219,4 +249,5 @@ def make_job(entry: Entry, request: TurnRequest, prompt: Prompt) -> Job:
         sampling=request.sampling,
         limits=limits,
         history=prompt.history,
+        durable=request.store,
     )

@@ -84,7 +84,8 @@ class Cache:
             pool, index, queue=self._queue, leases=self._leases, journal=self._journal
         )
         self.tiers = tiers or Tiers(NO_TIERS, pool, block_tokens, "")
-        self.parking = Parking(pool, self._queue, self.tiers, (block_tokens, granule_tokens))
+        sizes = block_tokens, granule_tokens
+        self.parking = Parking(pool, self._queue, self.tiers, sizes=sizes, prices=self._prices)
         self._promises = Promises(pool)
         self._uses = 0
 
@@ -310,9 +311,6 @@ class Cache:
     def learn_speed(self, spans: Sequence[tuple[int, int]], seconds: float) -> None:
         """A step computed the tokens of each `[start, end)` in that time, all together."""
         self._prices.learn(spans, seconds)
-        tokens = sum(end - start for start, end in spans)
-        if tokens >= self._block_tokens:
-            self.parking.computing.learn(tokens, seconds)
 
     def park_everything(self) -> None:
         """Whatever is leased is to outlive the engine, where there is a disk."""

@@ -15,6 +15,7 @@ from engine.kv.blocks import BlockPool
 from engine.kv.holding import Holding
 from engine.kv.pins import Lease, LeaseKey
 from engine.kv.prefix import Entry, Ids, Scopes, path_of
+from engine.kv.prices import Prices
 from engine.kv.retention import EvictionQueue, retention_of
 from engine.kv.segments import OPERATOR_KEY, Found, Path
 from engine.kv.tiers import Tiers
@@ -63,10 +64,17 @@ class Parking:
     """
 
     def __init__(
-        self, pool: BlockPool, queue: EvictionQueue, tiers: Tiers, sizes: tuple[int, int]
+        self,
+        pool: BlockPool,
+        queue: EvictionQueue,
+        tiers: Tiers,
+        *,
+        sizes: tuple[int, int],
+        prices: Prices,
     ) -> None:
-        self.computing, self.restoring = Speed(), Speed()
+        self.reading = Speed()
         self.tiers = tiers
+        self._prices = prices
         self._pool = pool
         self._queue = queue
         self._block_tokens, self._granule_tokens = sizes
@@ -122,8 +130,8 @@ class Parking:
             return None
         found = self.tiers.find(ids, scopes, end)
         found = msgspec.structs.replace(found, end=self._granular(found.end))
-        gained = found.end - matched
-        return found if gained >= self._block_tokens and self._beats() else None
+        worth = found.end - matched >= self._block_tokens and self._beats(matched, found.end)
+        return found if worth else None
 
     def restore(self, holding: Holding, found: Found) -> None:
         """Order what was found into the holding's blocks, from `cached` on."""
@@ -148,16 +156,16 @@ class Parking:
         holding, start = restore.holding, restore.ends[0]
         holding.restoring = None
         holding.cached = max(start, self._granular(restore.ends[arrival.pieces]))
-        self.restoring.learn(holding.cached - start, arrival.seconds)
+        self.reading.learn(holding.cached - start, arrival.seconds)
         return (None, holding.table) if restore.abandoned else (holding, ())
 
     def _granular(self, tokens: int) -> int:
         return tokens - tokens % self._granule_tokens
 
-    def _beats(self) -> bool:
-        """Before both are measured, reading is taken for the quicker."""
-        read, computed = self.restoring.token_s, self.computing.token_s
-        return read is None or computed is None or read < computed
+    def _beats(self, start: int, end: int) -> bool:
+        """Before anything was read, reading is taken for the quicker."""
+        read_s = self.reading.token_s
+        return read_s is None or read_s < self._prices.token_s((start + end) // 2)
 
 
 def _keys(lease: Lease | None) -> tuple[LeaseKey, LeaseKey]:

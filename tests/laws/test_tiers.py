@@ -209,6 +209,16 @@ def test_01_a_forgotten_conversation_is_gone_from_every_tier():
     assert desk.run(desk.job([*log, 5], session="chat")).receipt.cached_tokens == 0
 
 
+def test_02_what_is_read_slower_than_it_is_computed_is_computed():
+    desk, log = parked_desk()
+    desk.core._cache.parking.reading.learn(1, 1000.0)
+
+    ended = desk.run(desk.job([*log, 5], session="chat"))
+
+    assert ended.receipt.cached_tokens == 0
+    assert not desk.core.stats().segments.get("restored")
+
+
 def test_01_a_wish_to_park_is_carried_out_though_nothing_presses():
     desk = desk_with()
     desk.run(desk.job(text(1, 100), session="chat"))
