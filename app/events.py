@@ -220,7 +220,35 @@ class ResponseCancel(Inward, frozen=True, kw_only=True, tag="response.cancel"):
     response_id: ResponseId
 
 
-InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | ResponseCancel
+class PresenceState(enum.StrEnum):
+    OPEN = "open"
+    TYPING = "typing"
+    HIDDEN = "hidden"
+    CLOSED = "closed"
+
+
+class Presence(Inward, frozen=True, kw_only=True, tag="presence"):
+    """How a watched conversation is shown: what is looked at is kept warm. Never answered."""
+
+    conversation_id: ConversationId
+    state: PresenceState
+
+
+class Draft(Inward, frozen=True, kw_only=True, tag="draft"):
+    """Unsent text, of which the server may compute what it can before it is sent. Never answered.
+
+    Each replaces the one before, and one without text withdraws it; it is held in memory only.
+    Without a conversation yet, the persona and the documents are those that it will be made with.
+    """
+
+    conversation_id: ConversationId | None
+    parent_id: MessageId | None
+    text: Annotated[str, msgspec.Meta(max_length=1_000_000)]
+    persona_id: PersonaId | None = None
+    document_ids: Annotated[tuple[DocumentId, ...], msgspec.Meta(max_length=32)] = ()
+
+
+InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | ResponseCancel | Presence | Draft
 
 
 # ---------------------------------------------------------------- the browser's socket, outwards

@@ -14,12 +14,14 @@ from typing import TypeVar
 import msgspec
 
 from app.chat.conversations import Conversations
+from app.chat.drafts import Drafts
 from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLog, EventLogs, rebuild
 from app.chat.heads import Heads
 from app.chat.hub import Hub, ResponseStarted
 from app.chat.intake import RETRY_AFTER_S, Intake, Prepared
 from app.chat.ledger import Acceptance, StoredResponse
+from app.chat.liveness import Liveness, session_of
 from app.chat.memory import MemoryLedger
 from app.chat.stored import StoredLedger
 from app.chat.turns import Turn
@@ -29,7 +31,7 @@ from app.errors import NotFound, Unavailable
 from app.events import ConversationChanged, MessageAdded, MessageView, ResponseView
 from app.ids import ConversationId, ResponseId, UserId
 from app.people.accounts import Principal
-from engine.api import Engine, Forget, OwnerId, Subject, SubjectKind
+from engine.api import Engine, Forget
 from engine.errors import EngineError
 
 LOG = logging.getLogger(__name__)
@@ -52,6 +54,8 @@ class Supervisor:
         self._memory = MemoryLedger()
         self._conversations = Conversations(db, hub)
         self._intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
+        self.drafts = Drafts(engine, self._intake)
+        self.liveness = Liveness(engine)
         self._live: dict[ResponseId, Turn] = {}
         self._writing = asyncio.Lock()
         self._draining = True
@@ -72,15 +76,19 @@ class Supervisor:
         swept = await self._stored.sweep()
         if swept:
             LOG.warning("closed %d responses that the last run left open", swept)
-        async with asyncio.TaskGroup() as tasks:
+        async with self.drafts.running(), asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            checkpoints = tasks.create_task(self._checkpoint())
+            chores = [
+                tasks.create_task(self._checkpoint()),
+                tasks.create_task(self.liveness.keep()),
+            ]
             self._draining = False
             try:
                 yield self
             finally:
                 self._draining = True
-                checkpoints.cancel()
+                for chore in chores:
+                    chore.cancel()
                 for turn in self._live.values():
                     turn.cut_off()
 
@@ -155,6 +163,9 @@ class Supervisor:
         if isinstance(prepared, Acceptance):
             return prepared
         self._refuse_when_draining()
+        # What is still computed of a draft would only delay it; what is computed is matched.
+        entry = prepared.entry
+        self.drafts.drop(user_id, entry.session_id, begins=not entry.path)
         turn = self._open(prepared)
         try:
             acceptance = await prepared.ledger.accept(prepared.entry)
@@ -279,11 +290,9 @@ class Supervisor:
             for turn in self._turns_in(user_id, conversation_id):
                 stops.create_task(turn.cancel())
         self._logs.drop_conversation(user_id, conversation_id)
-        subject = Subject(
-            kind=SubjectKind.SESSION,
-            subject_id=conversation_id,
-            owner_id=OwnerId(user_id),
-        )
+        await self.drafts.forget(user_id, conversation_id)
+        subject = session_of(user_id, conversation_id)
+        self.liveness.forget(subject)
         with contextlib.suppress(EngineError):  # an engine that is away holds nothing
             await self._engine.lease(subject, Forget())
 

@@ -20,6 +20,7 @@ from app.chat.library import DEFAULT_PERSONA
 from app.chat.supervisor import Supervisor
 from app.events import (
     ConversationView,
+    Draft,
     Event,
     MessageView,
     ResponseView,
@@ -182,6 +183,18 @@ def browser_turn(conversation_id: ConversationId, turn: NewTurn | TurnCreate) ->
         client_message_id=turn.client_message_id,
         sampling=BROWSER_SAMPLING,
         limits=BROWSER_LIMITS,
+    )
+
+
+def unsent_turn(draft: Draft) -> TurnRequest:
+    """The turn that a draft may become."""
+    begins = draft.conversation_id is None
+    return TurnRequest(
+        messages=(Message(role=Role.USER, text=draft.text),),
+        conversation_id=draft.conversation_id,
+        parent_id=draft.parent_id,
+        persona_id=draft.persona_id or (DEFAULT_PERSONA.id if begins else None),
+        document_ids=draft.document_ids,
     )
 
 

@@ -11,9 +11,12 @@ import msgspec
 from litestar import WebSocket, websocket
 from litestar.di import NamedDependency
 
+from app import events
 from app.chat.conversations import Conversations
+from app.chat.drafts import Typist
 from app.chat.eventlog import EventLog, EventLogs
 from app.chat.hub import Feed, Hub
+from app.chat.liveness import Presence
 from app.chat.supervisor import Supervisor
 from app.errors import InvalidRequest, NotFound
 from app.events import (
@@ -34,7 +37,7 @@ from app.events import (
 )
 from app.ids import ConversationId
 from app.routes.connection import OpenSocket, Part
-from app.routes.conversations import browser_turn
+from app.routes.conversations import browser_turn, unsent_turn
 from app.routes.gate import Gate
 from app.routes.problems import (
     CLOSE_LATER,
@@ -62,6 +65,8 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     conversations: Conversations
     supervisor: Supervisor
     logs: EventLogs
+    typist: Typist
+    presence: Presence
 
 
 @websocket("/ws")
@@ -74,11 +79,23 @@ async def browser_socket(
     logs: NamedDependency[EventLogs],
     hub: NamedDependency[Hub],
 ) -> None:
-    rooms = Rooms(conversations=conversations, supervisor=supervisor, logs=logs)
     async with answering(socket):
         principal = await gate.browser(socket)
-        with gate.seat(principal), hub.watch(principal.user_id) as feed:
+        user_id = principal.user_id
+        with (
+            gate.seat(principal),
+            hub.watch(user_id) as feed,
+            supervisor.drafts.typist(user_id) as typist,
+            supervisor.liveness.page(user_id) as presence,
+        ):
             await socket.accept()
+            rooms = Rooms(
+                conversations=conversations,
+                supervisor=supervisor,
+                logs=logs,
+                typist=typist,
+                presence=presence,
+            )
             page = OpenSocket[OutwardFrame](socket, principal, gate, gate.browser)
             await Connection(page, rooms).run(feed)
 
@@ -93,8 +110,8 @@ class Connection:
 
     async def run(self, feed: Feed) -> None:
         def begin(group: asyncio.TaskGroup) -> list[Part]:
-            user_id = self._page.principal.user_id
-            self._watches = Watches(group, self._outbox, self._rooms.logs, user_id)
+            rooms = self._rooms
+            self._watches = Watches(group, self._outbox, rooms.logs, rooms.presence)
             return [self._read(), self._pass_on(feed)]
 
         await self._page.run(begin, self._come_to_rest)
@@ -176,6 +193,12 @@ class Connection:
                 await self._create_turn(frame)
             case ResponseCancel():
                 await self._cancel(frame)
+            case events.Draft():
+                self._rooms.typist.hear(unsent_turn(frame))
+            case events.Presence():
+                # Only what was subscribed to, where the owner was asked for, can be looked at.
+                if self._watches.holds(frame.conversation_id):
+                    self._rooms.presence.see(frame.conversation_id, frame.state)
             case Hello():
                 raise InvalidRequest("A hello comes first, and once.", code="unexpected_hello")
             case _:
@@ -196,6 +219,7 @@ class Connection:
             if is_new:
                 self._watches.close(conversation_id)
             raise
+        self._rooms.presence.watch(conversation_id)
         await self._outbox.put(
             Subscribed(
                 request_id=frame.request_id,

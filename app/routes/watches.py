@@ -10,6 +10,7 @@ import contextlib
 
 from app.chat.eventlog import EventLog, EventLogs
 from app.chat.hub import Notice, ResponseStarted
+from app.chat.liveness import Presence
 from app.events import (
     ConversationChanged,
     ConversationDeleted,
@@ -18,9 +19,10 @@ from app.events import (
     LogEvent,
     MessageAdded,
     OutwardFrame,
+    PresenceState,
     Snapshot,
 )
-from app.ids import ConversationId, ResponseId, UserId
+from app.ids import ConversationId, ResponseId
 from app.routes.outbox import Outbox
 
 
@@ -32,12 +34,13 @@ class Watches:
         group: asyncio.TaskGroup,
         outbox: Outbox[OutwardFrame],
         logs: EventLogs,
-        user_id: UserId,
+        presence: Presence,
     ) -> None:
         self._group = group
         self._outbox = outbox
         self._logs = logs
-        self._user_id = user_id
+        self._presence = presence
+        self._user_id = presence.user_id
         self._pumps: dict[ConversationId, dict[ResponseId, asyncio.Task[None]]] = {}
 
     def open(self, conversation_id: ConversationId) -> bool:
@@ -46,7 +49,11 @@ class Watches:
         self._pumps.setdefault(conversation_id, {})
         return is_new
 
+    def holds(self, conversation_id: ConversationId) -> bool:
+        return conversation_id in self._pumps
+
     def close(self, conversation_id: ConversationId) -> None:
+        self._presence.see(conversation_id, PresenceState.CLOSED)
         for pump in self._pumps.pop(conversation_id, {}).values():
             pump.cancel()
 

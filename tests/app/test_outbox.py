@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from app.chat.eventlog import EventLogs
+from app.chat.liveness import Liveness, Presence
 from app.events import (
     ConversationChanged,
     ConversationView,
@@ -27,6 +28,7 @@ from app.ids import (
 )
 from app.routes.outbox import Close, Outbox
 from app.routes.watches import Watches
+from tests.kit.echo import EchoEngine
 
 LIMIT = 8
 
@@ -113,7 +115,8 @@ class Desk:
         self.user_id: UserId = new_user_id()
         self.logs = EventLogs()
         self.outbox: Outbox[OutwardFrame] = Outbox(limit=LIMIT)
-        self.watches = Watches(group, self.outbox, self.logs, self.user_id)
+        page = Presence(Liveness(EchoEngine()), self.user_id)
+        self.watches = Watches(group, self.outbox, self.logs, page)
         self.conversation_id = new_conversation_id()
         self.watches.open(self.conversation_id)
 

@@ -41,6 +41,15 @@ export interface Cursor {
   epoch: string;
 }
 
+export interface Draft {
+  type: "draft";
+  conversation_id: string | null;
+  parent_id: string | null;
+  text: string;
+  persona_id?: string | null;
+  document_ids?: readonly (string)[];
+}
+
 export interface ErrorFrame {
   type: "error";
   request_id: string | null;
@@ -103,6 +112,14 @@ export interface PartDone {
   item_id: string;
   text: string;
 }
+
+export interface Presence {
+  type: "presence";
+  conversation_id: string;
+  state: PresenceState;
+}
+
+export type PresenceState = "closed" | "hidden" | "open" | "typing";
 
 export interface Problem {
   code: string;
@@ -260,7 +277,7 @@ export interface Welcome {
   user_id: string;
 }
 
-export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | ResponseCancel;
+export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | ResponseCancel | Presence | Draft;
 
 export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | MessageAdded | Event | Snapshot | ConversationChanged | ConversationDeleted | ErrorFrame;
 

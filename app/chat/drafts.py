@@ -1,0 +1,335 @@
+"""Drafts: what somebody is typing, prefilled on idle compute before it is sent.
+
+    newer text ──> waiting ──> rendered ──> a job of the lowest class ──> warm
+                      └───────────┴──────────────┴── superseded, or dropped at Enter
+
+Of a draft only what will hardly change is computed: no glue behind it, and not its last word, whose
+tokens depend on what is typed next. So a wrong guess is wasted work, and never a wrong prompt.
+
+A text is held in memory until it is rendered, in nothing else: no database, no log, no disk. A
+failure is silent, for nobody asked. Drafts of one session supersede each other, those of one user
+have a budget, and whatever is left of an abandoned one is the first to go.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import re
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from app.chat.entry import TurnRequest
+from app.chat.intake import Intake
+from app.chat.liveness import session_of
+from app.chat.prompt import Prompt, Wanted
+from app.errors import AppError
+from app.ids import ConversationId, UserId, new_conversation_id
+from engine.api import (
+    Engine,
+    Finished,
+    Forget,
+    Job,
+    JobClass,
+    JobId,
+    Limits,
+    Message,
+    ModelCard,
+    OwnerId,
+    SessionId,
+    Started,
+    Zone,
+)
+from engine.errors import EngineError
+
+LOG = logging.getLogger(__name__)
+
+GAP_S = 0.15
+"""Of drafts from one socket that come closer than this the later one is ignored."""
+BUDGET_TOKENS, WINDOW_S = 16_384, 60.0
+"""Once so many tokens were computed for a user's drafts within the window, further ones wait for
+its end."""
+MOST_RUNNING = 8
+"""Drafts in the engine at once; its queue is for turns."""
+OPEN_TAIL = 16
+"""Characters of a text without spaces that typing on may change the tokens of."""
+TOKEN_CHARACTERS = 16
+"""A text of more characters for each token of the context is not even looked at."""
+REMEMBERED_USERS = 4096
+
+_LAST_WORD = re.compile(r"\s+\S*\Z")
+
+
+def settled(text: str) -> str:
+    """The part of a text whose tokens are the same whatever is typed behind it.
+
+    It ends before the space before the last word: there every tokenizer that splits words ends a
+    token. A long end without any space is cut inside, which is right most often.
+    """
+    text = text.rstrip()
+    word = _LAST_WORD.search(text, max(0, len(text) - OPEN_TAIL))
+    return text[: word.start() if word else max(0, len(text) - OPEN_TAIL)]
+
+
+def shared_start(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """The ids that both begin with."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return tuple(id_ for id_, _ in pairs)
+
+
+class _Key(NamedTuple):
+    user_id: UserId
+    session_id: ConversationId
+
+
+class _Line:
+    """The drafts of one session: the newest that waits, and the job that runs."""
+
+    __slots__ = ("job_id", "task", "typist", "waiting")
+
+    def __init__(self, typist: "Typist") -> None:
+        self.typist = typist
+        self.waiting: TurnRequest | None = None
+        self.job_id: JobId | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Drafts:
+    """One per server. Only `forget` waits for anything."""
+
+    def __init__(self, engine: Engine, intake: Intake) -> None:
+        self._engine = engine
+        self._intake = intake
+        self._lines: dict[_Key, _Line] = {}
+        self._unnamed: set[_Key] = set()
+        """Sessions of conversations that are not made yet: of each socket one, once it is used."""
+        self._spent: OrderedDict[UserId, Spent] = OrderedDict()
+        self._seats = asyncio.Semaphore(MOST_RUNNING)
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Enter and leave it in one task."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                yield
+            finally:
+                self._tasks = None
+                for line in self._lines.values():
+                    _stop(line)
+
+    @contextlib.contextmanager
+    def typist(self, user_id: UserId) -> Iterator["Typist"]:
+        """One socket's drafts; when the block ends they are dropped."""
+        typist = Typist(self, user_id)
+        try:
+            yield typist
+        finally:
+            for key in [key for key, line in self._lines.items() if line.typist is typist]:
+                self._drop(key)
+            unnamed = _Key(user_id, typist.unnamed_id)
+            if unnamed in self._unnamed:
+                self._unnamed.remove(unnamed)
+                if self._tasks is not None:
+                    self._tasks.create_task(self._let_go(unnamed))
+
+    def offer(self, typist: "Typist", request: TurnRequest) -> None:
+        """Prefill this, instead of what was offered for the same session before."""
+        if self._tasks is None:
+            return
+        key = _Key(typist.user_id, request.conversation_id or typist.unnamed_id)
+        if request.conversation_id is None:
+            self._unnamed.add(key)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(typist)
+            line.task = self._tasks.create_task(self._serve(key, line))
+        elif line.job_id is not None:
+            self._tasks.create_task(self._cancel(line.job_id))
+        line.typist, line.waiting = typist, request
+
+    def drop(self, user_id: UserId, session_id: ConversationId, *, begins: bool = False) -> None:
+        """What was typed in the session is sent or withdrawn. `begins`: it was its first message."""
+        self._drop(_Key(user_id, session_id))
+        if begins:
+            for key in self._unnamed_of(user_id):
+                self._drop(key)
+
+    async def forget(self, user_id: UserId, session_id: ConversationId) -> None:
+        """The conversation is deleted: when this returns nothing more is computed for it.
+
+        Its first message may have been typed before it had a name.
+        """
+        line = self._drop(_Key(user_id, session_id))
+        if line is not None and line.task is not None:
+            await asyncio.wait((line.task,))
+        for key in self._unnamed_of(user_id):
+            await self._let_go(key)
+
+    def _unnamed_of(self, user_id: UserId) -> list[_Key]:
+        return [key for key in self._unnamed if key.user_id == user_id]
+
+    # ------------------------------------------------------------ a session's line
+
+    def _drop(self, key: _Key) -> _Line | None:
+        line = self._lines.pop(key, None)
+        if line is not None:
+            _stop(line)
+        return line
+
+    async def _let_go(self, key: _Key) -> None:
+        with contextlib.suppress(EngineError):  # an engine that is away holds nothing
+            await self._engine.lease(session_of(*key), Forget())
+
+    async def _cancel(self, job_id: JobId) -> None:
+        with contextlib.suppress(EngineError):
+            await self._engine.cancel(job_id)
+
+    async def _serve(self, key: _Key, line: _Line) -> None:
+        """Until nothing waits."""
+        try:
+            while (request := line.waiting) is not None:
+                line.waiting = None
+                await self._prefill(key, line, request)
+        finally:
+            if self._lines.get(key) is line:
+                del self._lines[key]
+
+    async def _prefill(self, key: _Key, line: _Line, request: TurnRequest) -> None:
+        try:
+            job = await self._job(key, request)
+            if job is not None:
+                async with self._seats:
+                    if line.waiting is None and self._may_spend(key.user_id):
+                        await self._compute(key.user_id, line, job)
+        except (AppError, EngineError):
+            pass  # the turn itself will say what is wrong
+        except Exception as error:  # noqa: BLE001  its words might quote the text
+            LOG.error("a draft was given up: %s", type(error).__name__)
+
+    async def _compute(self, user_id: UserId, line: _Line, job: Job) -> None:
+        line.job_id = job.job_id
+        owed = 0
+        try:
+            async for event in self._engine.generate(job):
+                if isinstance(event, Started):
+                    owed = event.prompt_tokens - event.cached_tokens
+                    if line.waiting is not None:
+                        # The wish may have overtaken the job on its way to the engine.
+                        await self._cancel(job.job_id)
+                elif isinstance(event, Finished):
+                    owed = 0 if event.receipt is None else event.receipt.computed_tokens
+        finally:
+            line.job_id = None
+            self._spend(user_id, owed)
+
+    # ------------------------------------------------------------ from text to a job
+
+    async def _job(self, key: _Key, request: TurnRequest) -> Job | None:
+        """The stable part of what the request would be; None where there is none."""
+        card, wanted = await self._intake.wanted(key.user_id, request)
+        prompt = await self._intake.prompts.make(card, wanted)
+        token_ids = await self._stable(card, wanted, prompt)
+        if not token_ids or len(token_ids) >= _limit(card):
+            return None
+        return Job(
+            job_id=JobId(f"draft_{secrets.token_hex(8)}"),
+            owner_id=OwnerId(key.user_id),
+            session_id=SessionId(key.session_id),
+            token_ids=token_ids,
+            zones=tuple(_cut(prompt.zones, len(token_ids))),
+            limits=Limits(max_output_tokens=0),
+            job_class=JobClass.DRAFT,
+            durable=False,
+        )
+
+    async def _stable(self, card: ModelCard, wanted: Wanted, prompt: Prompt) -> tuple[int, ...]:
+        """What the prompt shares with that of its settled part: no glue, nothing that may change."""
+        (message,) = wanted.messages
+        if len(message.text) > _limit(card) * TOKEN_CHARACTERS:
+            return ()
+        before = Message(role=message.role, text=settled(message.text))
+        known = await self._intake.prompts.make(
+            card, msgspec.structs.replace(wanted, messages=(before,))
+        )
+        return shared_start(prompt.token_ids, known.token_ids)
+
+    # ------------------------------------------------------------ the budget
+
+    def _may_spend(self, user_id: UserId) -> bool:
+        spent = self._spent.get(user_id)
+        return spent is None or spent.within(_now()) < BUDGET_TOKENS
+
+    def _spend(self, user_id: UserId, tokens: int) -> None:
+        self._spent.setdefault(user_id, Spent()).add(_now(), tokens)
+        self._spent.move_to_end(user_id)
+        if len(self._spent) > REMEMBERED_USERS:
+            self._spent.popitem(last=False)
+
+
+class Typist:
+    """One socket's drafts, not too many of them."""
+
+    def __init__(self, drafts: Drafts, user_id: UserId) -> None:
+        self.user_id = user_id
+        self.unnamed_id = new_conversation_id()
+        """Stands for a conversation that is not made yet."""
+        self._drafts = drafts
+        self._heard_s = -GAP_S
+
+    def hear(self, request: TurnRequest) -> None:
+        """Take up a draft; one without any text withdraws what was typed there before."""
+        if not request.messages[0].text.strip():
+            self._drafts.drop(self.user_id, request.conversation_id or self.unnamed_id)
+        elif _now() - self._heard_s >= GAP_S:
+            self._heard_s = _now()
+            self._drafts.offer(self, request)
+
+
+class Spent:
+    """Tokens that were computed for one user's drafts, and when."""
+
+    __slots__ = ("_entries", "_tokens")
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[float, int]] = deque()
+        self._tokens = 0
+
+    def add(self, now: float, tokens: int) -> None:
+        self._entries.append((now, tokens))
+        self._tokens += tokens
+
+    def within(self, now: float) -> int:
+        """Those of the window that ends now."""
+        while self._entries and self._entries[0][0] <= now - WINDOW_S:
+            self._tokens -= self._entries.popleft()[1]
+        return self._tokens
+
+
+def _stop(line: _Line) -> None:
+    """Dropping its iterator cancels the job, wherever it is."""
+    line.waiting = None
+    if line.task is not None:
+        line.task.cancel()
+
+
+def _limit(card: ModelCard) -> int:
+    return min(card.context_tokens, card.pool_blocks * card.block_tokens)
+
+
+def _cut(zones: tuple[Zone, ...], end: int) -> Iterator[Zone]:
+    """The zones of a prompt that ends earlier."""
+    start = 0
+    for zone in zones:
+        if start < end:
+            yield msgspec.structs.replace(zone, end=min(zone.end, end))
+        start = zone.end
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,136 @@
+"""Liveness: what pages tell of who is there, as wishes to the engine.
+
+    open, typing   LIVE, renewed for as long as a socket says so
+    hidden         RECENT, in the same way
+    gone           what it was for a while, in which a page may come back; then the engine's rules
+
+Several pages may show one conversation: the most alive of them counts. A conversation that comes to
+life is brought back from lower tiers, and so it is when somebody begins to type. A wish that fails is
+repeated with the next renewal; nobody waits for one.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from app.events import PresenceState
+from app.ids import ConversationId, UserId
+from engine.api import Engine, Hold, OwnerId, RetentionClass, Subject, SubjectKind, Warm
+from engine.errors import EngineError
+
+RENEW_S = 20.0
+TTL_S = 3 * RENEW_S
+"""Longer than a renewal may be late."""
+RETURN_S = 60.0
+"""A page that was lost is waited for so long."""
+
+_ALIVE = (PresenceState.OPEN, PresenceState.TYPING)
+_ORDER = (PresenceState.HIDDEN, PresenceState.OPEN, PresenceState.TYPING)
+
+
+class Liveness:
+    """One per server: who shows what, and what the engine was told of it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._seen: dict[Subject, dict[Presence, PresenceState]] = {}
+        self._told: dict[Subject, PresenceState] = {}
+        self._changed: dict[Subject, None] = {}
+        self._woken = asyncio.Event()
+
+    @contextlib.contextmanager
+    def page(self, user_id: UserId) -> Iterator["Presence"]:
+        """What one socket shows, until the block ends."""
+        presence = Presence(self, user_id)
+        try:
+            yield presence
+        finally:
+            presence.leave_all()
+
+    async def keep(self) -> None:
+        """Tell the engine what changed, at once, and all of it in every while. Never returns."""
+        loop = asyncio.get_running_loop()
+        renewal_s = loop.time() + RENEW_S
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(renewal_s):
+                    await self._woken.wait()
+            self._woken.clear()
+            changed, self._changed = self._changed, {}
+            if loop.time() >= renewal_s:
+                renewal_s = loop.time() + RENEW_S
+                changed |= dict.fromkeys(self._seen)
+            async with asyncio.TaskGroup() as wishes:
+                for subject in changed:
+                    wishes.create_task(self._wish(subject))
+
+    def see(self, subject: Subject, presence: "Presence", state: PresenceState) -> None:
+        """A page shows the subject so, or (closed) shows it no more."""
+        if state is PresenceState.CLOSED:
+            pages = self._seen.get(subject, {})
+            pages.pop(presence, None)
+            if not pages:
+                self._seen.pop(subject, None)
+        else:
+            self._seen.setdefault(subject, {})[presence] = state
+        self._changed[subject] = None
+        self._woken.set()
+
+    def forget(self, subject: Subject) -> None:
+        """It is deleted: nothing more is wished for it."""
+        for known in (self._seen, self._told, self._changed):
+            known.pop(subject, None)
+
+    async def _wish(self, subject: Subject) -> None:
+        pages = self._seen.get(subject, {})
+        state = max(pages.values(), key=_ORDER.index, default=PresenceState.CLOSED)
+        before = self._told.get(subject, PresenceState.CLOSED)
+        if state is PresenceState.CLOSED:
+            self._told.pop(subject, None)
+        else:
+            self._told[subject] = state
+        with contextlib.suppress(EngineError):  # said again with the next renewal
+            if state in _ALIVE:
+                await self._hold(subject, RetentionClass.LIVE, TTL_S)
+                if before not in _ALIVE or (state is not before and state is PresenceState.TYPING):
+                    await self._engine.lease(subject, Warm())
+            elif state is PresenceState.HIDDEN:
+                await self._hold(subject, RetentionClass.RECENT, TTL_S)
+            elif before in _ALIVE:
+                await self._hold(subject, RetentionClass.LIVE, RETURN_S)
+
+    async def _hold(self, subject: Subject, retention: RetentionClass, ttl_s: float) -> None:
+        await self._engine.lease(subject, Hold(retention=retention, ttl_s=ttl_s))
+
+
+class Presence:
+    """What one socket shows: only conversations that it may see, which the caller checked."""
+
+    def __init__(self, liveness: Liveness, user_id: UserId) -> None:
+        self.user_id = user_id
+        self._liveness = liveness
+        self._shown: dict[ConversationId, PresenceState] = {}
+
+    def watch(self, conversation_id: ConversationId) -> None:
+        """It is open, unless the page said otherwise before."""
+        if conversation_id not in self._shown:
+            self.see(conversation_id, PresenceState.OPEN)
+
+    def see(self, conversation_id: ConversationId, state: PresenceState) -> None:
+        if state is PresenceState.CLOSED:
+            if self._shown.pop(conversation_id, None) is None:
+                return
+        elif self._shown.get(conversation_id) is state:
+            return
+        else:
+            self._shown[conversation_id] = state
+        self._liveness.see(session_of(self.user_id, conversation_id), self, state)
+
+    def leave_all(self) -> None:
+        for conversation_id in list(self._shown):
+            self.see(conversation_id, PresenceState.CLOSED)
+
+
+def session_of(user_id: UserId, conversation_id: ConversationId) -> Subject:
+    """A conversation as the engine knows it."""
+    return Subject(kind=SubjectKind.SESSION, subject_id=conversation_id, owner_id=OwnerId(user_id))
