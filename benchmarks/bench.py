@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
@@ -49,7 +50,8 @@ async def opened(config: EngineConfig) -> AsyncIterator[Engine]:
 
 def words(seed: int, tokens: int) -> list[int]:
     """Ids that no other seed begins with, out of the plain part of any vocabulary."""
-    return [1000 + (seed * 7919 + at * 104_729) % 20_000 for at in range(tokens)]
+    chance = random.Random(seed)  # noqa: S311
+    return [chance.randrange(1000, 21_000) for _ in range(tokens)]
 
 
 def turn(token_ids: Sequence[int], *, session: str, tokens: int, owner: str = "ann") -> Job:
