@@ -14,7 +14,8 @@ from sqlalchemy import Select, delete, select, tuple_
 
 from app.chat import heads, rows
 from app.chat.hub import Hub
-from app.chat.library import DEFAULT_PERSONA, readable
+from app.chat.library import DEFAULT_PERSONA
+from app.chat.readers import readable
 from app.db.base import Database
 from app.db.models import Conversation, LibraryVersion, Message, Response
 from app.db.types import Origin

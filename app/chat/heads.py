@@ -21,7 +21,8 @@ import msgspec
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.chat.library import Text, not_found, readable
+from app.chat.library import Text
+from app.chat.readers import not_found, readable
 from app.db.base import Database
 from app.db.models import LibraryItem, LibraryVersion
 from app.db.types import ItemKind, VersionRef, Visibility

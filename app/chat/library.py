@@ -6,19 +6,20 @@ for all who may read them. A version never changes: a new one leaves the old one
 that have it. The operator's are published by administrators, for everybody or for those listed;
 whoever has an account may keep some of their own, which nobody else reads.
 
-Every query asks for what its user may read or edit: what is not theirs is not found (law 19).
+Every query asks for what its user may read or edit (`readers`): what is not theirs is not found.
 """
 
 import asyncio
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select
+from sqlalchemy import Select, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.chat.readers import editable, is_admin, not_found, readable
 from app.db.base import Database
 from app.db.models import LibraryItem, LibraryReader, LibraryVersion, User
-from app.db.types import AccountRole, ItemKind, Visibility, utc_now
-from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from app.db.types import ItemKind, Visibility, utc_now
+from app.errors import Conflict, Forbidden, InvalidRequest
 from app.ids import DocumentId, ItemId, PersonaId, UserId, new_document_id, new_persona_id
 from app.people.accounts import normal_email
 from engine.api import Message, Role
@@ -144,7 +145,7 @@ class Library:
             await _check_documents(session, user_id, says)
             if own:
                 await _check_room(session, user_id, kind)
-            elif not await session.scalar(select(_is_admin(user_id))):
+            elif not await session.scalar(select(is_admin(user_id))):
                 raise Forbidden("Only an administrator publishes for others.", field="visibility")
             item_id: ItemId = new_persona_id() if kind is ItemKind.PERSONA else new_document_id()
             item = _new_item(item_id, kind, user_id if own else None, access.visibility)
@@ -205,39 +206,6 @@ class Library:
             made = await _item(session, user_id, kind, item_id)
         self.changed.set()
         return made
-
-
-# ---------------------------------------------------------------- who may
-
-
-def readable(user_id: UserId) -> ColumnElement[bool]:
-    """What the user may read, now: everybody's, their own, where they are listed.
-
-    Administrators read whatever is the operator's, since they write it.
-    """
-    listed = exists().where(
-        LibraryReader.item_id == LibraryItem.id, LibraryReader.user_id == user_id
-    )
-    return or_(
-        LibraryItem.visibility == Visibility.EVERYBODY,
-        (LibraryItem.visibility == Visibility.LISTED) & listed,
-        editable(user_id),
-    )
-
-
-def editable(user_id: UserId) -> ColumnElement[bool]:
-    """What the user may write versions of: their own, and as an administrator the operator's."""
-    own = LibraryItem.owner_id.is_not_distinct_from(user_id)
-    return or_(own, LibraryItem.owner_id.is_(None) & _is_admin(user_id))
-
-
-def _is_admin(user_id: UserId) -> ColumnElement[bool]:
-    return exists().where(User.id == user_id, User.role == AccountRole.ADMIN)
-
-
-def not_found(kind: ItemKind) -> NotFound:
-    """The same for what is not there, is another's, or is not offered any more."""
-    return NotFound(f"There is no such {kind}.", field=f"{kind}_id")
 
 
 # ---------------------------------------------------------------- rows

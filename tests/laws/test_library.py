@@ -18,7 +18,7 @@ from app.db.types import AccountRole, ItemKind, Visibility
 from app.ids import DocumentId, PersonaId
 from app.people.accounts import Principal
 from engine.api import MissReason, Receipt
-from engine.config import EngineConfig
+from engine.config import PREFIX_INDEXES, EngineConfig
 from engine.remote import Care
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.engines import a_config, open_local, open_remote
@@ -40,14 +40,14 @@ async def sqlite(tmp_path: Path) -> AsyncIterator[Database]:
         yield database
 
 
-def config() -> EngineConfig:
-    return a_config(blocks=256, max_waiting=32)
+def config(index: str = "radix") -> EngineConfig:
+    return a_config(blocks=256, max_waiting=32, prefix_index=index)
 
 
 @contextlib.asynccontextmanager
-async def a_house(db: Database) -> AsyncIterator[tuple[Domain, Principal]]:
+async def a_house(db: Database, index: str = "radix") -> AsyncIterator[tuple[Domain, Principal]]:
     """A domain on the real model, and its administrator."""
-    async with open_local(config()) as engine, open_domain(db, engine) as domain:
+    async with open_local(config(index)) as engine, open_domain(db, engine) as domain:
         yield domain, await new_person(db, AccountRole.ADMIN)
 
 
@@ -99,11 +99,12 @@ async def test_02_the_first_turn_under_what_is_warm_computes_only_its_own_text(s
     assert turns[2][0].cached_by_source.document > 0
 
 
+@pytest.mark.parametrize("index", PREFIX_INDEXES)
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 async def test_02_ten_conversations_that_start_at_once_prefill_a_persona_once(
-    sqlite: Database, *, warm: bool
+    sqlite: Database, index: str, *, warm: bool
 ):
-    async with a_house(sqlite) as (domain, boss):
+    async with a_house(sqlite, index) as (domain, boss):
         persona_id = await publish(domain, boss, PIRATE)
         if warm:
             await domain.warming.refresh()
@@ -155,9 +156,10 @@ async def test_a_live_conversation_keeps_the_old_version_and_all_of_its_hits(sql
     assert four.miss_reason is None
 
 
-async def test_11_a_guess_of_what_one_may_not_read_hits_nothing(sqlite: Database):
-    """As instructions, as a message, as a persona of one's own: it lies in the guesser's scope."""
-    async with a_house(sqlite) as (domain, boss):
+@pytest.mark.parametrize("index", PREFIX_INDEXES)
+async def test_11_a_guess_of_what_one_may_not_read_hits_nothing(sqlite: Database, index: str):
+    """As instructions, as a persona or document of one's own: it lies in the guesser's scope."""
+    async with a_house(sqlite, index) as (domain, boss):
         ann, eve, mal, joe = [await new_person(sqlite) for _ in range(4)]
         own = Access(visibility=Visibility.OWNER)
         readers = Access(visibility=Visibility.LISTED, readers=(f"{ann.user_id}@example.org",))
@@ -182,9 +184,12 @@ async def test_11_a_guess_of_what_one_may_not_read_hits_nothing(sqlite: Database
     assert as_document.cached_tokens == default, "the default persona alone"
 
 
-async def test_11_what_a_reader_deletes_takes_nothing_from_other_readers(sqlite: Database):
+@pytest.mark.parametrize("index", PREFIX_INDEXES)
+async def test_11_what_a_reader_deletes_takes_nothing_from_other_readers(
+    sqlite: Database, index: str
+):
     """Nor does a reader learn from hits that another was there and has left."""
-    async with a_house(sqlite) as (domain, boss):
+    async with a_house(sqlite, index) as (domain, boss):
         ann, ben = await new_person(sqlite), await new_person(sqlite)
         emails = tuple(f"{one.user_id}@example.org" for one in (ann, ben))
         readers = Access(visibility=Visibility.LISTED, readers=emails)

@@ -1,0 +1,41 @@
+"""Who may read and who may edit what the library holds: conditions for queries (law 19).
+
+They are asked of the database each time, so what was granted or withdrawn holds from then on.
+"""
+
+from sqlalchemy import ColumnElement, exists, or_
+
+from app.db.models import LibraryItem, LibraryReader, User
+from app.db.types import AccountRole, ItemKind, Visibility
+from app.errors import NotFound
+from app.ids import UserId
+
+
+def readable(user_id: UserId) -> ColumnElement[bool]:
+    """What the user may read, now: everybody's, their own, where they are listed.
+
+    Administrators read whatever is the operator's, since they write it.
+    """
+    listed = exists().where(
+        LibraryReader.item_id == LibraryItem.id, LibraryReader.user_id == user_id
+    )
+    return or_(
+        LibraryItem.visibility == Visibility.EVERYBODY,
+        (LibraryItem.visibility == Visibility.LISTED) & listed,
+        editable(user_id),
+    )
+
+
+def editable(user_id: UserId) -> ColumnElement[bool]:
+    """What the user may write versions of: their own, and as an administrator the operator's."""
+    own = LibraryItem.owner_id.is_not_distinct_from(user_id)
+    return or_(own, LibraryItem.owner_id.is_(None) & is_admin(user_id))
+
+
+def is_admin(user_id: UserId) -> ColumnElement[bool]:
+    return exists().where(User.id == user_id, User.role == AccountRole.ADMIN)
+
+
+def not_found(kind: ItemKind) -> NotFound:
+    """The same for what is not there, is another's, or is not offered any more."""
+    return NotFound(f"There is no such {kind}.", field=f"{kind}_id")
