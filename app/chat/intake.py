@@ -5,14 +5,14 @@ ledger's. What is refused here leaves nothing behind. Whose things are named is 
 ledgers' queries (law 19).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import msgspec
 
 from app.chat.entry import Draft, TurnRequest, make_entry, make_job
 from app.chat.heads import Heads
-from app.chat.ledger import Acceptance, Branch, Entry, Ledger
+from app.chat.ledger import Acceptance, Branch, Entry, Ledger, Node
 from app.chat.memory import MemoryLedger
 from app.chat.prompt import (
     HeadText,
@@ -24,6 +24,7 @@ from app.chat.prompt import (
     library_head,
     library_key,
 )
+from app.chat.recall import Recall
 from app.chat.stored import StoredLedger
 from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from app.ids import ResponseId, UserId, new_conversation_id
@@ -52,6 +53,7 @@ class Intake:
         self._heads = heads
         self._stored, self._memory = ledgers
         self._epoch = epoch
+        self._recall = Recall(self._memory, self._stored)
         self.prompts = Prompts(engine)
 
     async def prepare(self, user_id: UserId, request: TurnRequest) -> Prepared | Acceptance:
@@ -64,14 +66,20 @@ class Intake:
         if earlier is not None:
             return earlier
         card, wanted = await self.wanted(user_id, request)
+        found = await self._found(request, wanted)
         async with _engine_errors():
-            prompt = await self.prompts.make(card, wanted)
+            prompt = await self.prompts.make(card, _after(found, wanted))
         _check_length(prompt, card, request)
+        branch, recalled = wanted.branch, _said(prompt.path) if found else ()
+        if found is not None:
+            branch = _in_session_of(found, branch, request)
+            prompt = msgspec.structs.replace(prompt, path=(), path_changed=False)
         draft = Draft(
             user_id=user_id,
             request=request,
-            branch=wanted.branch,
+            branch=branch,
             prompt=prompt,
+            recalled=recalled,
             card=card,
             epoch=self._epoch,
         )
@@ -136,6 +144,15 @@ class Intake:
             raise NotFound("There is no such response.", field="previous_response_id")
         return branch
 
+    async def _found(self, request: TurnRequest, wanted: Wanted) -> Branch | None:
+        """What the ledgers know of a history that came whole; what they miss is rendered.
+
+        Asked when there is a head, which only somebody who may read it gets (law 11).
+        """
+        if request.previous_response_id is not None or request.conversation_id is not None:
+            return None
+        return await self._recall.find(wanted.user_id, wanted.head.key, request.messages)
+
     async def _under_persona(self, user_id: UserId, request: TurnRequest, branch: Branch) -> Branch:
         """A conversation stays on the versions that it has; another persona comes as it is now."""
         persona_id = request.persona_id
@@ -156,6 +173,25 @@ class Intake:
                 await self._heads.for_reader(card, user_id, branch.reads, was_sent=was_sent)
             )
         return bare_head((branch.said or request.messages)[0].role)
+
+
+def _said(path: Iterable[Node]) -> tuple[Node, ...]:
+    return tuple(node for node in path if not node.is_mark)
+
+
+def _after(found: Branch | None, wanted: Wanted) -> Wanted:
+    """The same prompt, of which `found` has the ids already."""
+    if found is None:
+        return wanted
+    messages = wanted.messages[len(found.said) :]
+    return msgspec.structs.replace(wanted, branch=found, messages=messages)
+
+
+def _in_session_of(found: Branch, branch: Branch, request: TurnRequest) -> Branch:
+    """Where neither is stored, the lease goes along; a stored conversation's stays with it."""
+    if request.store or found.conversation is not None:
+        return branch
+    return msgspec.structs.replace(branch, session_id=found.session_id)
 
 
 @asynccontextmanager

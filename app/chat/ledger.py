@@ -5,6 +5,7 @@ call names the owner, and what is another's does not exist (law 19). Nothing her
 runs a job or talks to a socket.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -140,6 +141,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     response: StoredResponse
     title: str
     """For a conversation that has none yet."""
+    path_digest: bytes
+    """Stands for all that is said before the reply (`recall`)."""
     leaf_checked: bool
     """True: refuse unless the conversation's leaf is still the path's end."""
 
@@ -189,6 +192,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     token_ids: tuple[int, ...]
     seam: Seam
+    path_digest: bytes | None
+    """Stands for all that is said, the reply included; None where it is not to be found by that."""
 
 
 class Ledger(Protocol):
@@ -213,6 +218,10 @@ class Ledger(Protocol):
 
     async def inputs(self, response: StoredResponse) -> tuple[MessageView, ...]:
         """The messages that the response's request brought."""
+        ...
+
+    async def recall(self, user_id: UserId, digests: Sequence[bytes]) -> Branch | None:
+        """The branch that ends with the first of these that an ended reply has; see `recall`."""
         ...
 
     async def delete_response(self, user_id: UserId, response_id: ResponseId) -> bool:

@@ -8,7 +8,7 @@ checked cannot move before the commit. The unique constraint on the id stands be
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import Select, delete, exists, select, update
+from sqlalchemy import Select, delete, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat import rows, tree
@@ -116,7 +116,12 @@ class StoredLedger:
                 await session.execute(
                     update(Message)
                     .where(Message.id == outcome.reply_id)
-                    .values(text=outcome.text, token_ids=outcome.token_ids, seam=outcome.seam)
+                    .values(
+                        text=outcome.text,
+                        token_ids=outcome.token_ids,
+                        seam=outcome.seam,
+                        path_digest=outcome.path_digest,
+                    )
                 )
 
     async def response(self, user_id: UserId, response_id: ResponseId) -> StoredResponse | None:
@@ -130,6 +135,23 @@ class StoredLedger:
             return ()
         async with self._db.read() as session:
             return await _inputs(session, conversation_id, ids)
+
+    async def recall(self, user_id: UserId, digests: Sequence[bytes]) -> Branch | None:
+        # Of replies that say the same the newest: its ids are most likely the present model's.
+        ends = (
+            select(Message.path_digest, func.max(Message.id))
+            .join(Conversation, Conversation.id == Message.conversation_id)
+            .where(Conversation.user_id == user_id, Message.path_digest.in_(digests))
+            .group_by(Message.path_digest)
+        )
+        async with self._db.read() as session:
+            found = dict((await session.execute(ends)).all())
+            leaf_id = next((found[digest] for digest in digests if digest in found), None)
+            if leaf_id is None:
+                return None
+            leaf = await session.get_one(Message, leaf_id)
+            conversation = await session.get_one(Conversation, leaf.conversation_id)
+            return await _branch(session, conversation, leaf_id)
 
     async def delete_response(self, user_id: UserId, response_id: ResponseId) -> bool:
         """The last response of an API conversation takes the conversation with it."""

@@ -280,6 +280,14 @@ class Supervisor:
             raise NotFound("There is no such response.", field="response_id")
         self._logs.drop(response_id)
 
+    async def leave_response(self, principal: Principal, response_id: ResponseId) -> None:
+        """Stop a response that is not stored; nobody can ask for it any more."""
+        turn = self._turn(principal.user_id, response_id)
+        if turn is not None:
+            await turn.cancel()
+        await self._memory.leave(principal.user_id, response_id)
+        self._logs.drop(response_id)
+
     async def delete_conversation(
         self, principal: Principal, conversation_id: ConversationId
     ) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from app.chat.eventlog import EventLog
 from app.chat.intake import Prepared
 from app.chat.ledger import Outcome, Progress
+from app.chat.recall import following
 from app.chat.rows import seconds
 from app.db.types import utc_now
 from app.events import Problem, ResponseStatus, Usage
@@ -25,8 +26,10 @@ from engine.api import (
     Finished,
     FinishReason,
     JobEvent,
+    Message,
     Receipt,
     Refusal,
+    Role,
     Seam,
     Started,
 )
@@ -64,6 +67,7 @@ class Turn:
         reply = prepared.entry.reply
         self._glue = () if reply is None else reply.token_ids
         """Stands before the output in the reply's ids."""
+        self._path_digest = prepared.entry.path_digest
         self._token_ids: list[int] = []
         self._checkpointed_tokens = 0
         self._submitted = False
@@ -223,7 +227,14 @@ class Turn:
             text=self.log.text,
             token_ids=(*self._glue, *output),
             seam=Seam.CUT if event is None else event.seam,
+            path_digest=self._whole_digest(status),
         )
+
+    def _whole_digest(self, status: ResponseStatus) -> bytes | None:
+        """Of a failure nothing was told that a client could send again."""
+        if status is ResponseStatus.FAILED or self.response.reply_id is None:
+            return None
+        return following(self._path_digest, Message(role=Role.ASSISTANT, text=self.log.text))
 
     async def _end(self, outcome: Outcome) -> None:
         """Close the item, store the end, and only then tell it."""

@@ -206,6 +206,8 @@ class Message(Base):
     template_fingerprint: Mapped[str | None]
     seam: Mapped[Seam | None] = mapped_column(Choice(Seam))
     """How its ids end, which decides the glue of what follows."""
+    path_digest: Mapped[bytes | None] = mapped_column(index=True)
+    """Of an ended reply: stands for all that is said up to it, its user and head included."""
     client_message_id: Mapped[str | None]
     created_at: Mapped[datetime]
 

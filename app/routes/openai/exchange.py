@@ -1,12 +1,11 @@
 """One request of the dialect and the turn it started: begin, read to the end or stream, clean up.
 
 The generation belongs to the supervisor: whoever stops reading stops nothing (law 13). Only a
-response that is not stored has no one left to ask for it, and goes with its request. It knows
+response that is not stored has no one left to ask for it, and ends with its request. It knows
 neither the events of `/v1/responses` nor the chunks of chat completions.
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
@@ -20,7 +19,6 @@ from app.chat.eventlog import EventLog
 from app.chat.supervisor import Supervisor
 from app.errors import InvalidRequest, NotFound
 from app.events import LogEvent
-from app.ids import ResponseId
 from app.people.accounts import Principal
 
 DialectRequest = Request[Principal, Any, Any]
@@ -56,9 +54,9 @@ class Exchange:
         return event_stream(frames, BackgroundTask(self.leave))
 
     async def leave(self) -> None:
-        """Nobody reads here any more: what is not stored is stopped and forgotten."""
+        """Nobody reads here any more: what is not stored is stopped, and has no name from now."""
         if not self._stored:
-            await discard(self._supervisor, self._principal, self.log.response.id)
+            await self._supervisor.leave_response(self._principal, self.log.response.id)
 
 
 async def begin(supervisor: Supervisor, principal: Principal, turn: TurnRequest) -> Exchange:
@@ -87,12 +85,6 @@ def previous_response_not_found(response_id: str) -> InvalidRequest:
         code="previous_response_not_found",
         field="previous_response_id",
     )
-
-
-async def discard(supervisor: Supervisor, principal: Principal, response_id: ResponseId) -> None:
-    """Stop a response that is not stored, and forget it."""
-    with contextlib.suppress(NotFound):
-        await supervisor.delete_response(principal, response_id)
 
 
 async def _to_the_end(log: EventLog) -> list[LogEvent]:

@@ -19,7 +19,7 @@ from app.errors import AppError, InvalidRequest, NotFound
 from app.ids import ResponseId
 from app.routes.connection import OpenSocket
 from app.routes.gate import Gate
-from app.routes.openai.exchange import begin, discard, previous_response_not_found
+from app.routes.openai.exchange import begin, previous_response_not_found
 from app.routes.openai.lanes import IN_FLIGHT, Lane, Lanes, lane_name
 from app.routes.openai.requests import Document, not_supported, read_document, response_create
 from app.routes.openai.schema import ErrorEvent, ServerEvent, SocketError
@@ -193,7 +193,7 @@ class Connection:
         """Let go of what the lane remembers; it remembers `latest` before anything is awaited."""
         response_id, lane.latest = lane.latest, latest
         if response_id is not None:
-            await discard(self._rooms.supervisor, self._client.principal, response_id)
+            await self._rooms.supervisor.leave_response(self._client.principal, response_id)
 
 
 def _document(text: str | None) -> Document:
