@@ -17,15 +17,7 @@ OwnerId = NewType("OwnerId", str)
 Scope = NewType("Scope", str)
 
 OPERATOR_SCOPE = Scope("operator")
-"""The zone that every owner may match: personas, few-shots and the template's own opening."""
-
-
-def is_operators(scope: Scope) -> bool:
-    """Whether it is the operator's text: everybody's, or `operator:<for whom>` for some.
-
-    It is nobody's own, so it is not forgotten with an owner or a session that read it.
-    """
-    return scope == OPERATOR_SCOPE or scope.startswith(f"{OPERATOR_SCOPE}:")
+"""What every owner may match; `operator:<for whom>` is the operator's too, for some to match."""
 
 
 # ---------------------------------------------------------------- text to ids

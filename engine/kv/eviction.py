@@ -7,11 +7,10 @@ sequence and no step. Upholds law 9: never more than what is missing, never a bl
 from collections import Counter
 from itertools import islice, takewhile
 
-from engine.api import is_operators
 from engine.kv.blocks import BlockPool
 from engine.kv.journal import Journal
 from engine.kv.leases import Leases
-from engine.kv.prefix import Entry, PrefixIndex
+from engine.kv.prefix import Entry, PrefixIndex, is_operators
 from engine.kv.retention import EvictionQueue
 from engine.step import BlockId
 

@@ -26,12 +26,11 @@ from engine.api import (
     RetentionClass,
     Subject,
     SubjectKind,
-    is_operators,
 )
 from engine.kv.blocks import BlockPool
 from engine.kv.holding import A_TURN, Closing
 from engine.kv.pins import NEVER, Budget, Lease, LeaseKey, Pins
-from engine.kv.prefix import Entry, Holder, PrefixIndex
+from engine.kv.prefix import Entry, Holder, PrefixIndex, is_operators
 
 RECENT_S = 600.0
 """How long a turn's blocks stay RECENT without any wish: 95 % of the gaps between the turns of a

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from engine.api import RetentionClass, SubjectKind, is_operators
+from engine.api import RetentionClass, SubjectKind
 from engine.kv.blocks import BlockPool
 from engine.kv.holding import Holding
 from engine.kv.pins import Lease, LeaseKey
-from engine.kv.prefix import Entry, Ids, Scopes, path_of
+from engine.kv.prefix import Entry, Ids, Scopes, is_operators, path_of
 from engine.kv.prices import Prices
 from engine.kv.retention import EvictionQueue, retention_of
 from engine.kv.segments import OPERATOR_KEY, Found, Path

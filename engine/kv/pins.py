@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from engine.api import OwnerId, RetentionClass, SubjectKind, is_operators
+from engine.api import OwnerId, RetentionClass, SubjectKind
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
-from engine.kv.prefix import Entry
+from engine.kv.prefix import Entry, is_operators
 from engine.kv.returns import NO_HABIT, first_turn
 from engine.step import BlockId
 

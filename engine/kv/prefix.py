@@ -14,7 +14,7 @@ from typing import NewType, Protocol, TypeAlias
 
 import msgspec
 
-from engine.api import OwnerId, RetentionClass, Scope, Zone
+from engine.api import OPERATOR_SCOPE, OwnerId, RetentionClass, Scope, Zone
 from engine.step import BlockId
 
 Ids: TypeAlias = "array[int]"
@@ -183,6 +183,14 @@ class PrefixIndex(Protocol):
     def check(self) -> dict[BlockId, int]:
         """How often entries keep each block. Raises `Corrupt` where the structure is broken."""
         ...
+
+
+def is_operators(scope: Scope) -> bool:
+    """Whether it is the operator's text: everybody's, or `operator:<for whom>` for some.
+
+    It is nobody's own, so it is not forgotten with an owner or a session that read it.
+    """
+    return scope == OPERATOR_SCOPE or scope.startswith(f"{OPERATOR_SCOPE}:")
 
 
 def scopes_of(zones: Sequence[Zone]) -> Scopes:

@@ -16,11 +16,11 @@ from itertools import chain, count
 
 import msgspec
 
-from engine.api import Scope, Subject, SubjectKind, Tier, TierCounts, is_operators
+from engine.api import Scope, Subject, SubjectKind, Tier, TierCounts
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.pins import LeaseKey
-from engine.kv.prefix import Ids, Scopes
+from engine.kv.prefix import Ids, Scopes, is_operators
 from engine.kv.segments import Found, Path, Segment, SegmentTree
 from engine.step import (
     Arrival,
