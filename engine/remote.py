@@ -56,7 +56,8 @@ class Care(msgspec.Struct, frozen=True, kw_only=True):
     backoff_s: float = 0.2
     losses: int = 3
     """What was in flight in so many lost engines is given up: it may be what kills them."""
-    closing_s: float = 5.0
+    closing_s: float = 30.0
+    """For parking what is warm: 2 GiB take 20 s on a slow disk."""
 
 
 class _Question:
