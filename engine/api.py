@@ -1,20 +1,29 @@
 """The engine's contract: structs, enums and the nine calls of `Engine`.
 
-Everything that crosses between `app` and `engine` is declared here and nowhere else. Token ids are
-plain ints, positions count tokens from 0, intervals are half-open `[start, end)`, durations are
-seconds. Nothing here knows torch, a process or a clock.
+Everything that crosses between `app` and `engine` is declared here, in `terms` (ids and kinds) and
+in `figures` (what the engine tells of itself), and nowhere else. Token ids are plain ints, positions
+count tokens from 0, intervals are half-open `[start, end)`, durations are seconds. Nothing here
+knows torch, a process or a clock.
 """
 
 import enum
 from collections.abc import AsyncIterator, Sequence
-from typing import NewType, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
-JobId = NewType("JobId", str)
-SessionId = NewType("SessionId", str)
-OwnerId = NewType("OwnerId", str)
-Scope = NewType("Scope", str)
+from engine.figures import CachedBySource, CacheEvent, CacheSnapshot, Stats
+from engine.terms import (
+    CacheSource,
+    FinishReason,
+    JobClass,
+    JobId,
+    MissReason,
+    OwnerId,
+    RetentionClass,
+    Scope,
+    SessionId,
+)
 
 OPERATOR_SCOPE = Scope("operator")
 """What every owner may match; `operator:<for whom>` is the operator's too, for some to match."""
@@ -75,31 +84,6 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # ---------------------------------------------------------------- jobs
-
-
-class JobClass(enum.StrEnum):
-    """The scheduler's order, strongest first."""
-
-    INTERACTIVE = "interactive"
-    BACKGROUND = "background"
-    DRAFT = "draft"
-
-
-class Tier(enum.StrEnum):
-    """Where KV lies, fastest first; below the last there are only the ids."""
-
-    DEVICE = "device"
-    HOST = "host"
-    DISK = "disk"
-
-
-class CacheSource(enum.StrEnum):
-    """Whose tokens a prompt's zone holds; receipts count cached tokens by it."""
-
-    TEMPLATE = "template"
-    PERSONA = "persona"
-    DOCUMENT = "document"
-    SESSION = "session"
 
 
 class Zone(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,35 +154,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """False: what it computes lies in memory only, and is never parked on disk."""
 
 
-class MissReason(enum.StrEnum):
-    FIRST_TURN = "first_turn"
-    NEW_BRANCH = "new_branch"
-    INPUT_CHANGED = "input_changed"
-    INSTRUCTIONS_CHANGED = "instructions_changed"
-    TEMPLATE_CHANGED = "template_changed"
-    MODEL_CHANGED = "model_changed"
-    EVICTED_IDLE = "evicted_idle"
-    EVICTED_PRESSURE = "evicted_pressure"
-    EVICTED_QUOTA = "evicted_quota"
-    ENGINE_RESTART = "engine_restart"
-    BELOW_GRANULARITY = "below_granularity"
-
-
-class CachedBySource(msgspec.Struct, frozen=True, kw_only=True):
-    """Cached prompt tokens by whose zone they lie in; they sum to the receipt's `cached_tokens`."""
-
-    template: int = 0
-    persona: int = 0
-    document: int = 0
-    session: int = 0
-
-
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn cost. `cached_tokens + computed_tokens == prompt_tokens`, always (law 2)."""
 
     prompt_tokens: int
     """The whole prompt's, or of a turn that was cancelled in mid-prefill the part it got through."""
     cached_tokens: int
+    restored_tokens: int = 0
+    """Of the cached tokens, those that came back from a lower tier."""
     computed_tokens: int
     output_tokens: int
     cached_by_source: CachedBySource
@@ -214,14 +177,6 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     model_fingerprint: str
     template_fingerprint: str
     boot_id: str
-
-
-class FinishReason(enum.StrEnum):
-    STOP = "stop"
-    LENGTH = "length"
-    CANCELLED = "cancelled"
-    REFUSED = "refused"
-    FAILED = "failed"
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,18 +269,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     kind: SubjectKind
     subject_id: str
     owner_id: OwnerId
-
-
-class RetentionClass(enum.IntEnum):
-    """The order in which cached blocks are let go: lower first."""
-
-    ORPHAN = 0
-    IDLE = 1
-    RECENT = 2
-    KEPT = 3
-    LIVE = 4
-    SHARED = 5
-    RUNNING = 6
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
@@ -425,93 +368,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary_tokens: int
     eos_token_ids: tuple[int, ...]
     template: TemplateFinding
-
-
-class BlockCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks by state; the states sum to `total` after every operation (law 5)."""
-
-    in_use: int
-    copying: int
-    pinned: int
-    cached: int
-    free: int
-
-    @property
-    def total(self) -> int:
-        return self.in_use + self.copying + self.pinned + self.cached + self.free
-
-
-class TierCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lower tier holds now, and how much it may."""
-
-    tier: Tier
-    segments: int
-    used_bytes: int
-    limit_bytes: int
-
-
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters since boot and gauges of now; readers divide."""
-
-    boot_id: str
-    steps: int
-    running_jobs: int
-    waiting_jobs: int
-    blocks: BlockCounts
-    prompt_tokens: int
-    cached_tokens: int
-    computed_tokens: int
-    output_tokens: int
-    cached_by_source: CachedBySource
-    finished_jobs: dict[str, int]
-    misses: dict[str, int]
-    evicted_blocks: int
-    tiers: tuple[TierCounts, ...]
-    """The lower tiers that are used."""
-    segments: dict[str, int]
-    """Segments by what became of them: parked, spilled, restored, damaged, failed, let_go."""
-    preemptions: int
-    step_s: float
-    cache_s: float
-    """Time spent in the cache's own work (acquire, publish, release, evict)."""
-
-
-class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    session_id: SessionId
-    owner_id: OwnerId
-    retention: RetentionClass
-    cached_tokens: int
-    idle_s: float
-
-
-class PrefixNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of the prefix tree: sizes only, never text or ids."""
-
-    node_id: int
-    parent_id: int | None
-    scope: Scope
-    tokens: int
-    blocks: int
-    in_use: bool
-    retention: RetentionClass
-
-
-class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    sequence_number: int
-    blocks: BlockCounts
-    sessions: tuple[SessionView, ...]
-    nodes: tuple[PrefixNode, ...]
-
-
-class CacheEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something changed in the cache; a gap in the numbers means: take a snapshot."""
-
-    sequence_number: int
-    kind: str
-    """`published`, `evicted`, `forgotten` or `leased`."""
-    scope: Scope | None
-    tokens: int
-    blocks: BlockCounts
 
 
 @runtime_checkable

@@ -19,7 +19,6 @@ from contextlib import suppress
 import msgspec
 
 from engine.api import (
-    CachedBySource,
     CacheEvent,
     CacheSnapshot,
     CacheSource,
@@ -44,7 +43,7 @@ from engine.kv.cache import Cache, lease_key
 from engine.kv.misses import Fingerprints, Lookup, explain
 from engine.outcome import CoreEvent, Emitted, Ended
 from engine.parts import CoreConfig, new_cache
-from engine.receipts import Totals, write_receipt
+from engine.receipts import Totals, Work, write_receipt
 from engine.scheduler import Capacity, Scheduler
 from engine.sequence import Bounds, Ending, Sequence, validate
 from engine.step import Arrival, DrawnToken, Plan, SegmentHead, StepResult
@@ -101,6 +100,7 @@ class Core:
         self._step = 0
         self._step_s = 0.0
         self._seeds = self._warmed = 0
+        self._own_jobs: set[JobId] = set()
 
     # ------------------------------------------------------------ jobs
 
@@ -114,7 +114,7 @@ class Core:
         try:
             self._sequences[job.job_id] = self._queue(job, now)
         except Refused:
-            self._totals.add(FinishReason.REFUSED, None)
+            self._totals.refuse()
             raise
 
     def cancel(self, job_id: JobId, now: float) -> Cancelled:
@@ -212,32 +212,21 @@ class Core:
         if isinstance(wish, Forget):
             for sequence in own:
                 sequence.forgotten = True
+            self._totals.drafts.forget(subject)
         if isinstance(wish, Warm) and not own:
             self._warm(subject, now)
         return self._cache.lease(subject, wish, now, [s.holding for s in own if s.holding])
 
     def stats(self) -> Stats:
-        tokens = self._totals.tokens
-        return Stats(
+        work = Work(
             boot_id=self.config.boot_id,
             steps=self._step,
+            step_s=self._step_s,
             running_jobs=len(self._scheduler.running),
             waiting_jobs=len(self._scheduler.waiting),
-            blocks=self._cache.counts(),
-            prompt_tokens=tokens["prompt_tokens"],
-            cached_tokens=tokens["cached_tokens"],
-            computed_tokens=tokens["computed_tokens"],
-            output_tokens=tokens["output_tokens"],
-            cached_by_source=CachedBySource(**self._totals.by_source),
-            finished_jobs=dict(self._totals.finished),
-            misses=dict(self._totals.misses),
-            evicted_blocks=self._cache.evicted_blocks,
-            tiers=self._cache.tiers.counts(),
-            segments=dict(self._cache.tiers.counted),
             preemptions=self._scheduler.preemptions,
-            step_s=self._step_s,
-            cache_s=self._cache.spent_s,
         )
+        return self._totals.stats(self._cache, work)
 
     def snapshot(self, now: float) -> CacheSnapshot:
         """Sessions and prefix entries: sizes, never ids."""
@@ -245,7 +234,7 @@ class Core:
 
     def cache_events(self, after: int) -> list[CacheEvent]:
         """Cache events numbered above `after`, as far as they are remembered."""
-        return self._cache.events(after)
+        return self._cache.journal.after(after)
 
     def check(self) -> None:
         """Every invariant of the books. Raises `Corrupt`."""
@@ -268,22 +257,20 @@ class Core:
             return
         ids, scopes = path
         self._warmed += 1
+        job = Job(
+            job_id=JobId(f"{self.config.boot_id}/warm-{self._warmed}"),
+            owner_id=subject.owner_id,
+            session_id=SessionId(subject.subject_id),
+            token_ids=tuple(ids),
+            zones=tuple(
+                Zone(scope=scope, source=CacheSource.SESSION, end=end) for scope, end in scopes
+            ),
+            limits=Limits(max_output_tokens=0),
+            job_class=JobClass.BACKGROUND,
+        )
         with suppress(Refused):
-            self.submit(
-                Job(
-                    job_id=JobId(f"{self.config.boot_id}/warm-{self._warmed}"),
-                    owner_id=subject.owner_id,
-                    session_id=SessionId(subject.subject_id),
-                    token_ids=tuple(ids),
-                    zones=tuple(
-                        Zone(scope=scope, source=CacheSource.SESSION, end=end)
-                        for scope, end in scopes
-                    ),
-                    limits=Limits(max_output_tokens=0),
-                    job_class=JobClass.BACKGROUND,
-                ),
-                now,
-            )
+            self._sequences[job.job_id] = self._queue(job, now)
+            self._own_jobs.add(job.job_id)
 
     def _schedule(self, now: float) -> dict[Sequence, int]:
         while True:
@@ -304,11 +291,13 @@ class Core:
         """Book what was cached; at the first admission, say so and find out why not more."""
         holding, job = sequence.holding, sequence.job
         assert holding is not None
-        sequence.progress.find(min(holding.cached, sequence.prompt_tokens))
+        end = min(holding.cached, sequence.prompt_tokens)
+        sequence.progress.find(end, restored=holding.restored)
         if sequence.times.admitted_s is not None:
             return
         sequence.times.admitted_s = now
         cached_tokens = sequence.progress.cached_tokens
+        self._totals.drafts.settle(sequence, cached_tokens)
         sequence.miss = explain(
             job.history,
             Lookup(
@@ -372,7 +361,10 @@ class Core:
         self._scheduler.remove(sequence)
         del self._sequences[job_id]
         receipt = write_receipt(sequence, self._fingerprints, len(kept), now)
-        self._totals.add(ending.reason, receipt)
+        if job_id in self._own_jobs:
+            self._own_jobs.remove(job_id)
+        else:
+            self._totals.add(sequence, ending.reason, receipt)
         self._events.append(
             Ended(
                 job_id=job_id,

@@ -1,15 +1,31 @@
-"""What turns cost: one receipt per turn, and the counters that sum them up.
+"""What turns cost: one receipt per turn, the counters that sum them up, and all that is counted.
 
-Knows finished sequences; decides nothing. `cached + computed = prompt` in every receipt (law 2).
+Knows finished sequences and what the cache counted; decides nothing. `cached + computed = prompt` in
+every receipt (law 2).
 """
 
+from bisect import bisect_left
 from collections import Counter
 
 import msgspec
 
-from engine.api import CachedBySource, FinishReason, Receipt, zone_spans
+from engine.api import JobClass, Receipt, zone_spans
+from engine.drafts import Drafts
+from engine.figures import (
+    SEGMENT_CHANGES,
+    CacheChange,
+    CachedBySource,
+    CachedShare,
+    Histogram,
+    Stats,
+)
+from engine.kv.cache import Cache
 from engine.kv.misses import Fingerprints
 from engine.sequence import Sequence
+from engine.terms import CacheSource, FinishReason, MissReason
+
+BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
+"""From one decode step to what nobody waits for."""
 
 
 def cached_by_source(sequence: Sequence) -> CachedBySource:
@@ -38,6 +54,7 @@ def write_receipt(
     return Receipt(
         prompt_tokens=prompt_tokens,
         cached_tokens=cached_tokens,
+        restored_tokens=sequence.progress.restored_tokens,
         computed_tokens=prompt_tokens - cached_tokens,
         output_tokens=output_tokens,
         cached_by_source=cached_by_source(sequence),
@@ -53,21 +70,113 @@ def write_receipt(
     )
 
 
+class Times:
+    """Durations, counted by length."""
+
+    __slots__ = ("_counts", "_sum")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self._sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self._sum += seconds
+
+    def histogram(self) -> Histogram:
+        return Histogram(bounds=BOUNDS_S, counts=tuple(self._counts), sum=self._sum)
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What the core counts itself."""
+
+    boot_id: str
+    steps: int
+    step_s: float
+    running_jobs: int
+    waiting_jobs: int
+    preemptions: int
+
+
 class Totals:
     """Sums over all receipts since boot."""
 
     def __init__(self) -> None:
-        self.tokens: Counter[str] = Counter()
-        self.by_source: Counter[str] = Counter()
-        self.finished: Counter[str] = Counter()
-        self.misses: Counter[str] = Counter()
+        self.drafts = Drafts()
+        self._tokens: Counter[str] = Counter()
+        self._cached: Counter[str] = Counter()
+        self._prompt: Counter[CacheSource] = Counter()
+        self._finished: Counter[FinishReason] = Counter()
+        self._misses: Counter[MissReason] = Counter()
+        self._queue_s, self._prefill_s = Times(), Times()
+        self._first_token_s = {share: Times() for share in CachedShare}
 
-    def add(self, reason: FinishReason, receipt: Receipt | None) -> None:
-        self.finished[reason.value] += 1
+    def refuse(self) -> None:
+        self._finished[FinishReason.REFUSED] += 1
+
+    def add(self, sequence: Sequence, reason: FinishReason, receipt: Receipt | None) -> None:
+        """A job has ended; None: it was never admitted."""
+        job = sequence.job
+        self._finished[reason] += 1
         if receipt is None:
             return
-        for name in ("prompt_tokens", "cached_tokens", "computed_tokens", "output_tokens"):
-            self.tokens[name] += getattr(receipt, name)
-        self.by_source.update(msgspec.structs.asdict(receipt.cached_by_source))
+        for name in ("prompt", "cached", "restored", "computed", "output"):
+            self._tokens[name] += getattr(receipt, f"{name}_tokens")
+        self._cached.update(msgspec.structs.asdict(receipt.cached_by_source))
+        for start, end, zone in zone_spans(job.zones):
+            self._prompt[zone.source] += max(0, min(end, receipt.prompt_tokens) - start)
         if receipt.miss_reason is not None:
-            self.misses[receipt.miss_reason.value] += 1
+            self._misses[receipt.miss_reason] += 1
+        if job.job_class is JobClass.INTERACTIVE:
+            self._time(receipt)
+        elif job.job_class is JobClass.DRAFT:
+            self.drafts.book(sequence, receipt.computed_tokens)
+
+    def stats(self, cache: Cache, work: Work) -> Stats:
+        """All that is counted, here and in the cache."""
+        tokens, journal = self._tokens, cache.journal
+        return Stats(
+            boot_id=work.boot_id,
+            steps=work.steps,
+            running_jobs=work.running_jobs,
+            waiting_jobs=work.waiting_jobs,
+            blocks=cache.counts(),
+            prompt_tokens=tokens["prompt"],
+            cached_tokens=tokens["cached"],
+            computed_tokens=tokens["computed"],
+            restored_tokens=tokens["restored"],
+            output_tokens=tokens["output"],
+            prompt_by_source=dict(self._prompt),
+            cached_by_source=CachedBySource(**self._cached),
+            finished_jobs=dict(self._finished),
+            misses=dict(self._misses),
+            published_tokens=journal.tokens[CacheChange.PUBLISHED],
+            evictions=journal.evictions(),
+            regretted_tokens=cache.regretted_tokens,
+            tiers=cache.tiers.counts(),
+            segments={kind: journal.counted[kind] for kind in SEGMENT_CHANGES},
+            degradations=journal.counted[CacheChange.DEGRADED],
+            drafts=self.drafts.tokens(),
+            preemptions=work.preemptions,
+            queue_s=self._queue_s.histogram(),
+            prefill_s=self._prefill_s.histogram(),
+            first_token_s={s: times.histogram() for s, times in self._first_token_s.items()},
+            step_s=work.step_s,
+            cache_s=cache.spent_s,
+        )
+
+    def _time(self, receipt: Receipt) -> None:
+        self._queue_s.add(receipt.queue_s)
+        self._prefill_s.add(receipt.prefill_s)
+        if receipt.first_token_s is not None:
+            self._first_token_s[cached_share(receipt)].add(receipt.first_token_s)
+
+
+def cached_share(receipt: Receipt) -> CachedShare:
+    """In whole numbers, so that a border is where it says."""
+    cached, prompt = receipt.cached_tokens, receipt.prompt_tokens
+    if not cached:
+        return CachedShare.NOTHING
+    if 2 * cached < prompt:
+        return CachedShare.SOME
+    return CachedShare.MOST if 10 * cached < 9 * prompt else CachedShare.NEARLY_ALL

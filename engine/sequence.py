@@ -65,12 +65,13 @@ class Times:
 class Progress:
     """How far a prompt has got: `found` are the spans that were cached when they were needed.
 
-    Each token counts once, however often its sequence is preempted and starts again.
+    `restored_tokens` of them came back from a lower tier for it. Each token counts once, however often its sequence is preempted and starts again.
     """
 
-    __slots__ = ("found", "reached")
+    __slots__ = ("found", "reached", "restored_tokens")
 
     def __init__(self) -> None:
+        self.restored_tokens = 0
         self.found: list[tuple[int, int]] = []
         self.reached = 0
 
@@ -78,9 +79,11 @@ class Progress:
     def cached_tokens(self) -> int:
         return sum(end - start for start, end in self.found)
 
-    def find(self, end: int) -> None:
-        """The cache has `[0, end)`."""
+    def find(self, end: int, *, restored: int | None = None) -> None:
+        """The cache has `[0, end)`, from `restored` on only since just now."""
         if end > self.reached:
+            if restored is not None:
+                self.restored_tokens += end - min(end, max(self.reached, restored))
             self.found.append((self.reached, end))
             self.reached = end
 

@@ -11,7 +11,8 @@ from typing import NewType, Protocol
 
 import msgspec
 
-from engine.api import JobId, OwnerId, Sampling, Scope, Tier
+from engine.api import JobId, OwnerId, Sampling, Scope
+from engine.terms import Tier
 
 BlockId = NewType("BlockId", int)
 TransferId = NewType("TransferId", int)

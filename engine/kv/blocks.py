@@ -15,8 +15,9 @@ A block is in exactly one state, the first that applies:
 import enum
 from collections.abc import Iterable, Sequence
 
-from engine.api import BlockCounts, OwnerId
+from engine.api import OwnerId
 from engine.errors import Corrupt
+from engine.figures import BlockCounts
 from engine.step import BlockId
 
 
@@ -173,6 +174,10 @@ class BlockPool:
     def users(self, block: BlockId) -> int:
         """How many sequences have the block in their tables."""
         return self._users[block]
+
+    def is_kept(self, block: BlockId) -> bool:
+        """Whether the prefix index refers to the block."""
+        return self._kept[block] > 0
 
     def busy(self, block: BlockId) -> bool:
         return bool(self._users[block] or self._copies[block])

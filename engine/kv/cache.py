@@ -19,9 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from engine.api import (
-    BlockCounts,
-    CacheEvent,
-    CacheSnapshot,
     Forget,
     Hold,
     LeaseState,
@@ -31,14 +28,13 @@ from engine.api import (
     RetentionClass,
     SessionId,
     Subject,
-    SubjectKind,
     Wish,
 )
 from engine.errors import Corrupt
+from engine.figures import BlockCounts, CacheChange, CacheSnapshot
 from engine.kv.blocks import BlockPool
 from engine.kv.eviction import Evictor
 from engine.kv.holding import Holding
-from engine.kv.journal import Journal
 from engine.kv.leases import NO_SESSION, Leases
 from engine.kv.meter import metered
 from engine.kv.parking import Parking
@@ -48,7 +44,7 @@ from engine.kv.prices import Prices
 from engine.kv.promises import Promises
 from engine.kv.retention import CostWorth, EvictionQueue
 from engine.kv.returns import MOONCAKE, GapModel
-from engine.kv.survey import node_view, session_view
+from engine.kv.survey import snapshot
 from engine.kv.tiers import NO_TIERS, Tiers
 from engine.step import Arrival, BlockId, Copy, Transfer
 
@@ -78,12 +74,24 @@ class Cache:
         self._granule_tokens = granule_tokens
         self._queue = EvictionQueue()
         self._prices = Prices()
-        self._leases = Leases(index, pool, block_tokens, refile=self._queue.offer, budget=budget)
-        self._journal = Journal(pool)
-        self._evictor = Evictor(
-            pool, index, queue=self._queue, leases=self._leases, journal=self._journal
-        )
         self.tiers = tiers or Tiers(NO_TIERS, pool, block_tokens, "")
+        self.journal = self.tiers.journal
+        self._leases = Leases(
+            index,
+            pool,
+            block_tokens,
+            refile=self._queue.offer,
+            budget=budget,
+            journal=self.journal,
+        )
+        self._evictor = Evictor(
+            pool,
+            index,
+            block_tokens,
+            queue=self._queue,
+            leases=self._leases,
+            journal=self.journal,
+        )
         sizes = block_tokens, granule_tokens
         self.parking = Parking(pool, self._queue, self.tiers, sizes=sizes, prices=self._prices)
         self._promises = Promises(pool)
@@ -140,6 +148,8 @@ class Cache:
             holding.copy = Copy(source=partial, target=fresh[0], slots=slots)
         if parked is not None:
             self.parking.restore(holding, parked)
+        known = parked.end if parked else match.tokens
+        self._evictor.regret.ask(ids, scopes, (known, known_end), now)
         return holding
 
     @metered
@@ -213,13 +223,15 @@ class Cache:
             held = [lease for lease in self._leases.of(subject) if not lease.orphan]
         if isinstance(wish, Park):
             self.parking.want(entry for lease in held for entry in lease.entries)
-        self._journal.note("leased", None, sum(lease.cached_tokens for lease in held))
+        retention = min((lease.retention for lease in held), default=RetentionClass.IDLE)
+        tokens = sum(lease.cached_tokens for lease in held)
+        self.journal.note(CacheChange.LEASED, None, tokens, why=(retention, None))
         return LeaseState(
             subject=subject,
             wished=max(
                 (lease.wished or lease.retention for lease in held), default=RetentionClass.IDLE
             ),
-            retention=min((lease.retention for lease in held), default=RetentionClass.IDLE),
+            retention=retention,
             pinned_blocks=len(blocks_of(lease for lease in held if lease.pins)),
             expires_s=next((lease.expires_s for lease in held), None),
         )
@@ -249,30 +261,16 @@ class Cache:
         return self._pool.take_wipes()
 
     @property
-    def evicted_blocks(self) -> int:
-        return self._evictor.blocks
+    def regretted_tokens(self) -> int:
+        """Tokens that were evicted, and missing in a prompt soon after."""
+        return self._evictor.regret.tokens
 
     def counts(self) -> BlockCounts:
         return self._pool.counts()
 
-    def events(self, after: int) -> list[CacheEvent]:
-        """Remembered events with a number above `after`, oldest first."""
-        return self._journal.after(after)
-
     def snapshot(self, now: float) -> CacheSnapshot:
         """Every entry and every session: sizes, never ids."""
-        return CacheSnapshot(
-            sequence_number=self._journal.last,
-            blocks=self.counts(),
-            sessions=tuple(
-                session_view(lease, now)
-                for lease in self._leases
-                if lease.kind is SubjectKind.SESSION and lease.key[1] != NO_SESSION
-            ),
-            nodes=tuple(
-                node_view(entry, self._index.root, self._pool) for entry in self._index.entries()
-            ),
-        )
+        return snapshot(self._index, self._leases, self.tiers, pool=self._pool, now=now)
 
     def check(self, holdings: Iterable[Holding]) -> None:
         """Every invariant of the books, given all that is held. Raises `Corrupt`."""
@@ -360,7 +358,7 @@ class Cache:
         holding.entry, holding.published = done.entry, end
         self._queue.offer(done.entry)
         if done.new_tokens:
-            self._journal.note("published", done.entry.scope, done.new_tokens)
+            self.journal.note(CacheChange.PUBLISHED, done.entry.scope, done.new_tokens)
 
     def _give_back(self, blocks: Iterable[BlockId]) -> None:
         """One user fewer."""
@@ -375,12 +373,14 @@ class Cache:
         self.tiers.forget(subject)
         own = Counter(block for holding in running for block in holding.table)
         ends = [holding.entry for holding in running if holding.published]
-        for lease in self._leases.of(subject):
+        leases, published = self._leases.of(subject), subject.kind in PUBLISHED
+        retention = max((lease.retention for lease in leases), default=RetentionClass.ORPHAN)
+        for lease in leases:
             ends += lease.entries
             self._leases.forget(lease)
         # Where paths part inside a block, who goes last leaves its tail to what is left.
         for entry in sorted(ends, key=lambda entry: (-entry.end, entry.used)):
-            self._evictor.forget(entry, own, published=subject.kind in PUBLISHED)
+            self._evictor.forget(entry, own, published=published, retention=retention)
         orphan = RetentionClass.ORPHAN
         return LeaseState(subject=subject, wished=orphan, retention=orphan)
 

@@ -7,27 +7,32 @@ sequence and no step. Upholds law 9: never more than what is missing, never a bl
 from collections import Counter
 from itertools import islice, takewhile
 
+from engine.figures import EvictionReason
 from engine.kv.blocks import BlockPool
 from engine.kv.journal import Journal
 from engine.kv.leases import Leases
 from engine.kv.prefix import Entry, PrefixIndex, is_operators
-from engine.kv.retention import EvictionQueue
+from engine.kv.regret import BEFORE_TOKENS, Regret, end_of_path
+from engine.kv.retention import EvictionQueue, retention_of
 from engine.step import BlockId
+from engine.terms import RetentionClass
 
 
 class Evictor:
-    """Takes leaves out of `queue` until there is room; counts what it let go in `blocks`."""
+    """Takes leaves out of `queue` until there is room, and remembers them in `regret`."""
 
     def __init__(
         self,
         pool: BlockPool,
         index: PrefixIndex,
+        block_tokens: int,
         *,
         queue: EvictionQueue,
         leases: Leases,
         journal: Journal,
     ) -> None:
-        self.blocks = 0
+        self.regret = Regret(block_tokens)
+        self._block_tokens = block_tokens
         self._pool = pool
         self._index = index
         self._queue = queue
@@ -46,16 +51,25 @@ class Evictor:
             self._queue.offer(leaf)
         self._busy.clear()
 
-    def forget(self, entry: Entry, own: Counter[BlockId], *, published: bool) -> None:
+    def forget(
+        self,
+        entry: Entry,
+        own: Counter[BlockId],
+        *,
+        published: bool,
+        retention: RetentionClass,
+    ) -> None:
         """Take the end of a path out of the index, as far up as nobody else refers to it.
 
         `own` is how often the forgotten subject's sequences use each block. The operator's text
-        goes with what it was `published` as and with nobody else. What goes is wiped.
+        goes with what it was `published` as and with nobody else. What goes is wiped, and counted
+        as of the class `retention`.
         """
         while count := self._forgettable_blocks(entry, own, published=published):
-            self._pool.wipe_when_free(entry.blocks[-count:])
+            blocks, why = entry.blocks[-count:], (retention, EvictionReason.FORGOTTEN)
+            self._pool.wipe_when_free(blocks)
             trimming = self._index.trim(entry, count)
-            self._journal.note("forgotten", entry.scope, trimming.tokens)
+            self._journal.note_eviction(entry.scope, trimming.tokens, blocks, why)
             entry = trimming.parent if trimming.gone else entry
             self._queue.offer(entry)
 
@@ -86,11 +100,11 @@ class Evictor:
         return sum(1 for _ in takewhile(lambda block: not self._pool.busy(block), tail))
 
     def _trim(self, leaf: Entry, count: int) -> None:
-        holders = list(leaf.held_by)
-        before = self._pool.free_blocks
-        self._leases.note_loss(holders)
+        holders, end, blocks = list(leaf.held_by), leaf.end, leaf.blocks[-count:]
+        ids = end_of_path(leaf, count * self._block_tokens + BEFORE_TOKENS)
+        why = retention_of(leaf), self._leases.note_loss(holders)
         trimming = self._index.trim(leaf, count)
         self._queue.offer(trimming.parent if trimming.gone else leaf)
         self._leases.settle(holders)
-        self.blocks += self._pool.free_blocks - before
-        self._journal.note("evicted", leaf.scope, trimming.tokens)
+        self._journal.note_eviction(leaf.scope, trimming.tokens, blocks, why)
+        self.regret.remember(leaf.scope, ids, (end - trimming.tokens, end), self._queue.now)

@@ -24,8 +24,9 @@ A_TURN = Closing()
 class Holding:
     """A path's scopes, its block table, and what it waits for.
 
-    `cached` tokens were matched at acquire, or restored; `[0, published)` is the index's as well.
-    `promised` blocks more are kept free for it. `closing` is said before it is given back.
+    `cached` tokens were matched at acquire, or restored from `restored` on; `[0, published)` is the
+    index's as well. `promised` blocks more are kept free for it. `closing` is said before it is
+    given back.
     While `restoring` the runner writes into the table's blocks, and nobody may read or free them.
     """
 
@@ -36,6 +37,7 @@ class Holding:
         "entry",
         "promised",
         "published",
+        "restored",
         "restoring",
         "scopes",
         "table",
@@ -49,5 +51,6 @@ class Holding:
         self.promised = 0
         self.published = 0
         self.copy: Copy | None = None
+        self.restored: int | None = None
         self.closing = A_TURN
         self.restoring: TransferId | None = None

@@ -27,8 +27,10 @@ from engine.api import (
     Subject,
     SubjectKind,
 )
+from engine.figures import EvictionReason
 from engine.kv.blocks import BlockPool
 from engine.kv.holding import A_TURN, Closing
+from engine.kv.journal import Journal
 from engine.kv.pins import NEVER, Budget, Lease, LeaseKey, Pins
 from engine.kv.prefix import Entry, Holder, PrefixIndex, is_operators
 
@@ -57,10 +59,11 @@ class Leases:
         *,
         refile: Callable[[Entry], None],
         budget: Budget,
+        journal: Journal,
     ) -> None:
         self._index = index
         self._refile = refile
-        self._pins = Pins(pool, block_tokens, budget)
+        self._pins = Pins(pool, block_tokens, budget, journal)
         self._now = NEVER
         self._leases: dict[LeaseKey, Lease] = {}
         self._orphans: dict[LeaseKey, Lease] = {}
@@ -165,12 +168,18 @@ class Leases:
         self._raise()
         return idle
 
-    def note_loss(self, holders: Iterable[Holder]) -> None:
-        """Remember why the holders of an entry lose part of it; the oldest losses are forgotten."""
+    def note_loss(self, holders: Iterable[Holder]) -> EvictionReason:
+        """Remember why the holders of an entry lose part of it; the oldest losses are forgotten.
+
+        Returns why the entry does: for want of budget, where one of them would have pinned it.
+        """
+        why = EvictionReason.PRESSURE
         for lease in holders:
             assert isinstance(lease, Lease)
             if lease.kind is None:
                 continue
+            if lease.is_degraded:
+                why = EvictionReason.QUOTA
             if lease.pins:
                 self._pins.note_room()
             if lease.key not in self._losses or not lease.orphan:
@@ -178,6 +187,7 @@ class Leases:
             self._losses.move_to_end(lease.key)
         while len(self._losses) > REMEMBERED_LOSSES:
             self._losses.popitem(last=False)
+        return why
 
     def loss(self, key: LeaseKey) -> MissReason | None:
         """Why the subject's blocks were let go since its last turn, if they were."""

@@ -154,7 +154,7 @@ class Parking:
         if restore is None:
             return None, ()
         holding, start = restore.holding, restore.ends[0]
-        holding.restoring = None
+        holding.restoring, holding.restored = None, start
         holding.cached = max(start, self._granular(restore.ends[arrival.pieces]))
         self.reading.learn(holding.cached - start, arrival.seconds)
         return (None, holding.table) if restore.abandoned else (holding, ())

@@ -13,7 +13,9 @@ import msgspec
 
 from engine.api import OwnerId, RetentionClass, SubjectKind
 from engine.errors import Corrupt
+from engine.figures import CacheChange, EvictionReason
 from engine.kv.blocks import BlockPool
+from engine.kv.journal import Journal
 from engine.kv.prefix import Entry, is_operators
 from engine.kv.returns import NO_HABIT, first_turn
 from engine.step import BlockId
@@ -142,10 +144,13 @@ class Lease:
 class Pins:
     """Which leases pin and which are degraded. How much is pinned, the pool counts as it goes."""
 
-    def __init__(self, pool: BlockPool, block_tokens: int, budget: Budget) -> None:
+    def __init__(
+        self, pool: BlockPool, block_tokens: int, budget: Budget, journal: Journal
+    ) -> None:
         self.blocks = int(pool.total * budget.share)
         self.blocks_per_owner = min(self.blocks, int(pool.total * budget.share_per_owner))
         self._pool = pool
+        self._journal = journal
         self._block_tokens = block_tokens
         self._pinning: dict[RetentionClass, dict[OwnerId, dict[Lease, None]]] = {
             rank: {} for rank in PINNING
@@ -156,6 +161,7 @@ class Pins:
 
     def file(self, lease: Lease) -> None:
         """Book where the lease stands now: it pins, it would, or neither."""
+        known = lease in self._degraded
         self._degraded.pop(lease, None)
         if lease.rank is not None:
             owners = self._pinning[lease.rank]
@@ -167,6 +173,9 @@ class Pins:
             self._pinning[lease.rank].setdefault(lease.owner_id, {})[lease] = None
         elif lease.is_degraded:
             self._degraded[lease] = None
+            if not known and lease.wished is not None:
+                why = lease.wished, EvictionReason.QUOTA
+                self._journal.note(CacheChange.DEGRADED, None, lease.cached_tokens, why=why)
 
     def note_room(self) -> None:
         """Less is pinned than before: what is degraded may fit now."""

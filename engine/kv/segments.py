@@ -15,10 +15,11 @@ from itertools import chain
 
 import msgspec
 
-from engine.api import OwnerId, Scope, Tier
+from engine.api import OwnerId, Scope
 from engine.kv.pins import LeaseKey
 from engine.kv.prefix import Ids, Scopes, shared_tokens
 from engine.step import BlockId, SegmentHead
+from engine.terms import Tier
 
 OPERATOR_KEY: LeaseKey = (OwnerId(""), "")
 """Whose the segments of the operator's zone are, where no persona or document leases them."""
@@ -30,6 +31,21 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
     ids: Ids
     scopes: Scopes
     table: Sequence[BlockId]
+
+    def spans(self, segment_tokens: int, least_tokens: int) -> Iterator[tuple[Scope, int, int]]:
+        """Where it is cut: at the borders of scopes, and every so many tokens between.
+
+        What is left at the end is left out where it is less than `least_tokens`.
+        """
+        start = 0
+        for scope, scope_end in self.scopes:
+            zone_end = min(scope_end, len(self.ids))
+            while start < zone_end:
+                end = min(start + segment_tokens, zone_end)
+                if end == len(self.ids) and end - start < least_tokens:
+                    return
+                yield scope, start, end
+                start = end
 
 
 class Segment:

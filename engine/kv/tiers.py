@@ -16,9 +16,11 @@ from itertools import chain, count
 
 import msgspec
 
-from engine.api import Scope, Subject, SubjectKind, Tier, TierCounts
+from engine.api import Scope, Subject, SubjectKind
 from engine.errors import Corrupt
+from engine.figures import CacheChange, TierCounts
 from engine.kv.blocks import BlockPool
+from engine.kv.journal import Journal
 from engine.kv.pins import LeaseKey
 from engine.kv.prefix import Ids, Scopes, is_operators
 from engine.kv.segments import Found, Path, Segment, SegmentTree
@@ -35,6 +37,7 @@ from engine.step import (
     TransferId,
     slots_at,
 )
+from engine.terms import Tier
 
 SEGMENT_TOKENS = 256
 """6 MB of the default model's KV: long enough to move at full speed, short enough to be let go."""
@@ -59,8 +62,7 @@ class Tiers:
     """Host memory and disk. `budgets` are in bytes; a tier without one is not used."""
 
     def __init__(self, sizes: TierSizes, pool: BlockPool, block_tokens: int, boot_id: str) -> None:
-        self.counted: Counter[str] = Counter()
-        """Segments by what became of them: parked, spilled, restored, damaged, failed, let_go."""
+        self.journal = Journal(pool)
         self._sizes = sizes
         self._pool = pool
         self._block_tokens = block_tokens
@@ -116,7 +118,7 @@ class Tiers:
         if tier is None:
             return False
         parent = self._tree.root
-        for scope, start, end in self._spans(path):
+        for scope, start, end in path.spans(self._sizes.segment_tokens, self._key_tokens):
             ids = path.ids[start:end]
             known = self._tree.continuation(parent, scope, ids)
             if known is None:
@@ -173,10 +175,10 @@ class Tiers:
         for at, segment in enumerate(self._reads.pop(arrival.transfer_id)):
             segment.moving -= 1
             if at == arrival.pieces:
-                self.counted["damaged"] += 1
+                self._note(CacheChange.DAMAGED, segment)
                 self._remove(segment)
             elif at < arrival.pieces:
-                self.counted["restored"] += 1
+                self._note(CacheChange.RESTORED, segment)
             self._settle(segment)
 
     def forget(self, subject: Subject) -> None:
@@ -186,6 +188,10 @@ class Tiers:
             same = owner or segment.head.session_id == subject.subject_id
             if segment.head.owner_id == subject.owner_id and same:
                 self._remove(segment)
+
+    def __iter__(self) -> Iterator[Segment]:
+        """Every segment that is not going."""
+        return iter(self._tree)
 
     def take_orders(self) -> tuple[Transfer, ...]:
         """What was ordered since this was last asked, in order."""
@@ -227,18 +233,6 @@ class Tiers:
             raise Corrupt(f"lower tiers hold {dict(held)} tokens, the books say {self._held}")
 
     # ------------------------------------------------------------ inside
-
-    def _spans(self, path: Path) -> Iterator[tuple[Scope, int, int]]:
-        """Where a path is cut: at the borders of scopes, and every so many tokens between."""
-        start = 0
-        for scope, scope_end in path.scopes:
-            zone_end = min(scope_end, len(path.ids))
-            while start < zone_end:
-                end = min(start + self._sizes.segment_tokens, zone_end)
-                if end == len(path.ids) and end - start < self._key_tokens:
-                    return
-                yield scope, start, end
-                start = end
 
     def _add(
         self, parent: Segment, scope: Scope, ids: Ids, whose: tuple[LeaseKey, bool]
@@ -307,13 +301,14 @@ class Tiers:
 
     def _written(self, segment: Segment, tier: Tier, *, whole: bool) -> None:
         if not whole:
-            self.counted["failed"] += 1
+            self._note(CacheChange.FAILED, segment, tier)
             self._held[tier] -= len(segment.ids)
             if not segment.tiers and not segment.going:
                 self._remove(segment)
         else:
             segment.tiers.add(tier)
-            self.counted["parked" if len(segment.tiers) == 1 else "spilled"] += 1
+            first = len(segment.tiers) == 1
+            self._note(CacheChange.PARKED if first else CacheChange.SPILLED, segment, tier)
             if not segment.going:
                 self._age(segment, tier)
                 self._supersede(segment)
@@ -371,7 +366,7 @@ class Tiers:
         self._held[tier] -= len(segment.ids)
         self._orders.append(Drop(tier=tier, name=segment.head.name))
         if not segment.tiers:
-            self.counted["let_go"] += 1
+            self._note(CacheChange.LET_GO, segment, tier)
             self._tree.unlink(segment)
 
     def _remove(self, segment: Segment) -> None:
@@ -391,6 +386,9 @@ class Tiers:
             for tier in segment.tiers:
                 self._held[tier] -= len(segment.ids)
                 self._orders.append(Drop(tier=tier, name=segment.head.name))
+
+    def _note(self, kind: CacheChange, segment: Segment, tier: Tier | None = None) -> None:
+        self.journal.note(kind, segment.head.scope, len(segment.ids), tier=tier)
 
     def _touch(self, segment: Segment) -> None:
         self._uses += 1

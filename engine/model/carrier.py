@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from engine.api import Tier
 from engine.errors import Corrupt
 from engine.model.pool import Pool
 from engine.model.segments import SegmentFiles
 from engine.step import Arrival, Arrivals, Drop, Park, Restore, SegmentHead, Spill, Transfer
+from engine.terms import Tier
 
 log = logging.getLogger("keepwarm.engine")
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.api import BlockCounts, OwnerId
+from engine.api import OwnerId
 from engine.errors import Corrupt
+from engine.figures import BlockCounts
 from engine.kv.blocks import BlockPool, BlockState, FreeRuns
 from engine.step import BlockId
 

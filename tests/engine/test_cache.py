@@ -21,6 +21,7 @@ from engine.api import (
     SubjectKind,
 )
 from engine.errors import Corrupt
+from engine.figures import CacheChange
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache, lease_key
 from engine.kv.holding import Holding
@@ -176,7 +177,7 @@ def test_eviction_takes_from_the_end_of_a_leaf_and_only_what_is_wanted(new_bench
     bench.turn(range(50, 54))
 
     assert bench.known(range(16)) == 12
-    assert bench.cache.evicted_blocks == 1
+    assert bench.cache.journal.counted[CacheChange.EVICTED] == 1
 
 
 def test_eviction_passes_over_a_leaf_whose_end_is_in_use(new_bench):
@@ -346,18 +347,19 @@ def test_events_are_numbered_and_only_new_ones_are_told(new_bench):
     bench.lease(Hold(retention=RetentionClass.KEPT))
     bench.lease(Forget())
 
-    events = bench.cache.events(0)
+    events = bench.cache.journal.after(0)
     told = [(kind, sum(e.tokens for e in run)) for kind, run in groupby(events, lambda e: e.kind)]
 
     assert told == [
         ("published", 16),
         ("evicted", 4),
         ("published", 4),
+        ("degraded", 12),
         ("leased", 12),
         ("forgotten", 16),
     ]
     assert [event.sequence_number for event in events] == list(range(1, len(events) + 1))
-    assert bench.cache.events(4) == events[4:]
+    assert bench.cache.journal.after(4) == events[4:]
 
 
 def test_a_snapshot_tells_sizes_and_sessions(new_bench):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.api import OwnerId, Scope, Tier
+from engine.api import OwnerId, Scope
 from engine.errors import Corrupt
 from engine.model.carrier import Carrier
 from engine.model.pool import KVShape, Pool
@@ -25,6 +25,7 @@ from engine.step import (
     Spill,
     TransferId,
 )
+from engine.terms import Tier
 
 SHAPE = KVShape(layers=3, kv_heads=2, head_size=8, dtype_bytes=2)
 DEADLINE_S = 30.0

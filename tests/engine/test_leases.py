@@ -18,6 +18,7 @@ from engine.api import (
 from engine.errors import Corrupt
 from engine.kv import leases as leases_module
 from engine.kv.blocks import BlockPool
+from engine.kv.journal import Journal
 from engine.kv.leases import NO_SESSION, RECENT_S, Leases
 from engine.kv.pins import DEFAULT_BUDGET, Budget, Lease, LeaseKey
 from engine.kv.prefix import NO_END, Entry
@@ -36,7 +37,14 @@ class Bench:
         self.pool = BlockPool(blocks)
         self.index = RadixIndex(self.pool, 4)
         self.queue = EvictionQueue()
-        self.leases = Leases(self.index, self.pool, 4, refile=self.queue.offer, budget=budget)
+        self.leases = Leases(
+            self.index,
+            self.pool,
+            4,
+            refile=self.queue.offer,
+            budget=budget,
+            journal=Journal(self.pool),
+        )
 
     def path(self, ids: Sequence[int], *, scope: str = "ann", used: int = 0) -> Entry:
         table = self.pool.allocate(-(-len(ids) // 4)) or []

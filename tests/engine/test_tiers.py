@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.api import OPERATOR_SCOPE, OwnerId, Scope, Subject, SubjectKind, Tier
+from engine.api import OPERATOR_SCOPE, OwnerId, Scope, Subject, SubjectKind
 from engine.errors import Corrupt
+from engine.figures import CacheChange
 from engine.kv.blocks import BlockPool
 from engine.kv.prefix import NO_END, Ids, Scopes
 from engine.kv.segments import OPERATOR_KEY, Path
 from engine.kv.tiers import Tiers, TierSizes
 from engine.step import Arrival, BlockId, Drop, Park, Restore, SegmentHead, Spill, Transfer
+from engine.terms import Tier
 
 BLOCK = 4
 ANN = (OwnerId("ann"), "s1")
@@ -228,7 +230,7 @@ def test_a_damaged_segment_goes_with_all_that_continues_it():
 
     assert bench.found(range(60)) == 16
     assert len(bench.held) == 1
-    assert bench.tiers.counted["damaged"] == 1
+    assert bench.tiers.journal.counted[CacheChange.DAMAGED] == 1
     bench.check()
 
 

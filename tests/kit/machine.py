@@ -239,7 +239,8 @@ class CacheLife(RuleBasedStateMachine):
         if not hasattr(self, "desk"):
             return
         self.desk.drain()
-        assert {job.job_id for job in self.jobs} == set(self.desk.ended)
+        # The core has jobs of its own besides: what is wished back from a lower tier.
+        assert {job.job_id for job in self.jobs} <= set(self.desk.ended)
         self.replies_are_those_of_a_plain_recomputation()
         for owner in (ANN, BEN):
             self._lease(Subject(kind=SubjectKind.OWNER, subject_id=owner, owner_id=owner), Forget())

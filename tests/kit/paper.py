@@ -12,7 +12,7 @@ from itertools import count
 
 import msgspec
 
-from engine.api import Job, JobId, Tier
+from engine.api import Job, JobId
 from engine.step import (
     Arrival,
     Arrivals,
@@ -30,6 +30,7 @@ from engine.step import (
     Spill,
     StepResult,
 )
+from engine.terms import Tier
 
 VOCABULARY_TOKENS = 97
 EOS_TOKEN_ID = 1

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engine.api import Delta, Forget, Job, Limits, Sampling, Subject, SubjectKind
 from engine.config import EngineConfig
+from engine.figures import CacheChange
 from engine.model.source import prepare
 from tests.kit.desk import Desk, config
 from tests.kit.engines import DATA_DIR, Chat, Outcome, a_config, open_local, play
@@ -77,7 +78,7 @@ async def test_06_warm_is_cold_bit_for_bit_over_forks_evictions_parks_and_restar
         stats = await engine.stats()
 
     assert evicted > 0
-    assert stats.segments["restored"] > 0
+    assert stats.segments[CacheChange.RESTORED] > 0
     told = await cold(tmp_path, [job for job, _ in turns])
     for (_, warm), alone in zip(turns, told, strict=True):
         assert warm == alone

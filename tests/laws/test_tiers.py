@@ -10,12 +10,13 @@ from engine.api import (
     Park,
     Subject,
     SubjectKind,
-    Tier,
     Warm,
 )
+from engine.figures import CacheChange
 from engine.kv.tiers import TierSizes
 from engine.step import Park as ParkOrder
 from engine.step import Restore
+from engine.terms import Tier
 from tests.kit.desk import ANN, BEN, Desk, config, seeded
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
@@ -216,7 +217,7 @@ def test_02_what_is_read_slower_than_it_is_computed_is_computed():
     ended = desk.run(desk.job([*log, 5], session="chat"))
 
     assert ended.receipt.cached_tokens == 0
-    assert not desk.core.stats().segments.get("restored")
+    assert not desk.core.stats().segments[CacheChange.RESTORED]
 
 
 def test_01_a_wish_to_park_is_carried_out_though_nothing_presses():

@@ -131,6 +131,7 @@ export interface Problem {
 export interface Receipt {
   prompt_tokens: number;
   cached_tokens: number;
+  restored_tokens: number;
   computed_tokens: number;
   output_tokens: number;
   cached_by_source: CachedBySource;
