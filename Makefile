@@ -100,6 +100,7 @@ golden: .venv/tested ## Write generated pages anew; look at the difference.
 	$(PY) -m tests.kit.settings
 	$(PY) -m tests.kit.rooms
 	$(PY) -m tests.kit.protocol
+	$(PY) -m tests.kit.metrics
 	$(PY) -m tests.kit.frames
 
 lock: ## Write the pinned packages anew from what is installed.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import laws, protocol, rooms
+from tests.kit import laws, metrics, protocol, rooms
 
 ROOT = Path(__file__).parent.parent
 TOP = {
@@ -88,7 +88,7 @@ def test_the_page_of_laws_names_the_tests_of_each():
     assert [int(number) for number in re.findall(r"^## (\d+)\. ", page, re.MULTILINE)] == [*LAWS]
 
 
-@pytest.mark.parametrize("kept", [protocol, rooms], ids=["protocol", "rooms"])
+@pytest.mark.parametrize("kept", [protocol, rooms, metrics], ids=["protocol", "rooms", "metrics"])
 def test_a_page_drawn_from_the_code_is_up_to_date(kept):
     page = kept.PAGE.read_text()
 

@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.db.types import AccountRole
 from app.events import InwardFrame, OutwardFrame
+from tests.kit import metrics
 from tests.kit.server import Server
 from tests.kit.tab import person
 
@@ -44,9 +45,28 @@ def test_metrics_read_as_prometheus_reads_them(server: Server):
     states = {s.labels["state"]: s.value for s in families["keepwarm_kv_blocks"].samples}
     assert set(states) == {"in_use", "copying", "pinned", "cached", "free"}
     assert sum(states.values()) > 0
-    sources = families["keepwarm_prefix_cache_hit_tokens"].samples
+    sources = families["keepwarm_prefix_cache_hits"].samples
     assert {s.labels["source"] for s in sources} == {"template", "persona", "document", "session"}
-    assert families["keepwarm_prefix_cache_query_tokens"].type == "counter"
+    assert families["keepwarm_prefix_cache_queries"].type == "counter"
+
+
+def test_metrics_tell_what_the_page_about_them_says_and_nothing_of_anybody(server: Server):
+    headers = {"authorization": f"Bearer {server.api_key}"}
+
+    answer = httpx.get(f"{server.url}/metrics", headers=headers)
+
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(answer.text)
+        if family.name.startswith("keepwarm_")
+    }
+    assert {family.name for family in metrics.families()} == set(families)
+    labels = {label for f in families.values() for s in f.samples for label in s.labels}
+    kinds = {"source", "reason", "origin", "state", "retention", "tier", "change", "outcome"}
+    assert labels == kinds | {"cached_share", "finished_reason", "le"}
+    for name, family in families.items():
+        told = {s.labels.get("cached_share"): s for s in family.samples if "le" not in s.labels}
+        assert family.type in ("counter", "gauge", "histogram") and told, name
 
 
 @pytest.mark.parametrize("role", list(AccountRole))
