@@ -7,7 +7,7 @@ only spoil a figure.
 """
 
 from array import array
-from collections import Counter
+from collections import OrderedDict
 
 from engine.kv.prefix import Entry, Ids, Scopes
 from engine.terms import Scope
@@ -18,7 +18,7 @@ conversation are shorter (Mooncake FAST 25 conversation trace)."""
 
 REMEMBERED_PIECES = 16_384
 
-BEFORE_TOKENS = 128
+BEFORE_TOKENS = 64
 """So many ids before a piece are part of its hash."""
 
 Name = tuple[Scope, int, int, int]
@@ -36,8 +36,8 @@ class Regret:
         self.tokens = 0
         self._block_tokens = block_tokens
         # Oldest first; `_ends` says, for each place that a piece starts at, where pieces end.
-        self._pieces: dict[Name, float] = {}
-        self._ends: dict[int, Counter[int]] = {}
+        self._pieces: OrderedDict[Name, float] = OrderedDict()
+        self._ends: dict[int, dict[int, int]] = {}
 
     def remember(self, scope: Scope, ids: Ids, span: tuple[int, int], now: float) -> None:
         """Positions `[start, end)` of a path are evicted.
@@ -45,10 +45,16 @@ class Regret:
         `ids` end there, and begin `BEFORE_TOKENS` or more before it, or with the path.
         """
         start, end = span
-        origin = end - len(ids)
+        # Once as bytes: this is done for every block that is evicted, asked for again or not.
+        known, size, origin = ids.tobytes(), ids.itemsize, end - len(ids)
         while start < end:
             stop = min(end, (start // self._block_tokens + 1) * self._block_tokens)
-            self._add((scope, start, stop, _hash(ids, origin, start, stop)), now)
+            first = max(0, start - BEFORE_TOKENS - origin)
+            name = scope, start, stop, hash(known[first * size : (stop - origin) * size])
+            if self._pieces.pop(name, None) is None:
+                ends = self._ends.setdefault(start, {})
+                ends[stop] = ends.get(stop, 0) + 1
+            self._pieces[name] = now
             start = stop
         while len(self._pieces) > REMEMBERED_PIECES:
             self._drop(next(iter(self._pieces)))
@@ -75,17 +81,12 @@ class Regret:
         for stop in sorted(self._ends.get(start, ()), reverse=True):
             if stops[0] <= stop <= stops[1]:
                 scope = next(scope for scope, scope_end in scopes if start < scope_end)
-                name = (scope, start, stop, _hash(ids, 0, start, stop))
+                known = ids[max(0, start - BEFORE_TOKENS) : stop].tobytes()
+                name = scope, start, stop, hash(known)
                 if name in self._pieces:
                     self._drop(name)
                     return stop
         return None
-
-    def _add(self, name: Name, now: float) -> None:
-        if name in self._pieces:
-            self._drop(name)
-        self._pieces[name] = now
-        self._ends.setdefault(name[1], Counter())[name[2]] += 1
 
     def _drop(self, name: Name) -> None:
         del self._pieces[name]
@@ -106,8 +107,3 @@ def end_of_path(entry: Entry, tokens: int) -> Ids:
             break
         ids = above.ids[len(ids) - tokens :] + ids
     return ids
-
-
-def _hash(ids: Ids, origin: int, start: int, stop: int) -> int:
-    """Of a piece and what comes right before it; `ids[0]` lies at position `origin`."""
-    return hash(ids[max(0, start - BEFORE_TOKENS - origin) : stop - origin].tobytes())
