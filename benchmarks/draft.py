@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import msgspec
 
@@ -135,7 +136,9 @@ def report(name: str, heard: Sequence[Heard]) -> None:
 
 async def measure(options: argparse.Namespace) -> None:
     chance = random.Random(options.seed)  # noqa: S311
-    settings = {} if options.threads is None else {"KEEPWARM_THREADS": str(options.threads)}
+    settings: dict[str, Any] = {}
+    if options.threads is not None:
+        settings["KEEPWARM_THREADS"] = str(options.threads)
     with start_server(**settings) as server:
         async with person(server, AccountRole.ADMIN) as somebody, somebody.tab() as tab:
             runs: dict[bool, list[Heard]] = {True: [], False: []}

@@ -1,6 +1,7 @@
 """The page in a real Chromium, before a real server with the real model."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from playwright.sync_api import (
     Page,
     StorageState,
     ViewportSize,
+    WebSocket,
     expect,
     sync_playwright,
 )
@@ -222,6 +224,35 @@ def test_a_draft_outlives_a_reload_and_an_expired_login(
     sign_in(page, server)
 
     expect(field).to_have_value("half a thought")
+
+
+def test_unsent_text_leaves_the_page_only_where_somebody_said_so(page: Page):
+    sockets: list[WebSocket] = []
+    said: list[dict[str, Any]] = []
+
+    def opened(socket: WebSocket) -> None:
+        sockets.append(socket)
+        socket.on("framesent", lambda frame: said.append(json.loads(frame)))
+
+    page.on("websocket", opened)
+    page.reload()
+    field = page.get_by_label("Message", exact=True)
+    switch = page.get_by_role("switch", name="Prepare while I type")
+    expect(switch).not_to_be_checked()
+    send(page, "Name three rivers.")
+    wait_for_end(page)
+    field.press_sequentially("And three mountains", delay=20)
+    assert [frame["state"] for frame in said if frame["type"] == "presence"] == ["typing"]
+    assert "draft" not in [frame["type"] for frame in said]
+
+    with sockets[-1].expect_event("framesent", lambda frame: "And three mountains" in frame):
+        switch.check()
+    page.reload()
+    expect(switch).to_be_checked()
+    with sockets[-1].expect_event("framesent", lambda frame: '"draft"' in frame):
+        field.press_sequentially(" of France", delay=20)
+    with sockets[-1].expect_event("framesent", lambda frame: '"text":""' in frame):
+        switch.uncheck()
 
 
 def test_a_message_that_is_too_long_comes_back_with_the_reason(page: Page):

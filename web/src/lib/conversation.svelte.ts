@@ -96,6 +96,23 @@ export class Conversation {
     await this.#link?.ask(question).catch((error: unknown) => this.#troubled(error));
   }
 
+  /** What may be prepared of an unsent message; while an answer is written nothing can be. */
+  draft(text: string): void {
+    if (this.isBusy || (this.phase !== "ready" && this.phase !== "new")) return;
+    this.#link?.tell({
+      type: "draft",
+      conversation_id: this.id,
+      parent_id: leafOf(this.state),
+      text,
+    });
+  }
+
+  typing(isTyping: boolean): void {
+    if (this.id === null) return;
+    const state = isTyping ? "typing" : document.hidden ? "hidden" : "open";
+    this.#link?.tell({ type: "presence", conversation_id: this.id, state });
+  }
+
   async #make(): Promise<string> {
     const conversation = await api.create();
     this.#show(conversation.id, "ready");

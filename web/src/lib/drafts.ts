@@ -2,6 +2,7 @@
 //
 // The client's message id is fixed with the first attempt to send and lives as long as the text is
 // unchanged: sent again after a reload or a lost answer, it is still the same message (once).
+// Whether it may go to the server before it is sent is kept here too; it may not until somebody says so.
 
 const PREFIX = "keepwarm.draft.";
 
@@ -40,6 +41,15 @@ export class Drafts {
     if (this.text(conversationId) === text) this.clear(conversationId);
   }
 
+  get prepares(): boolean {
+    return this.storage.getItem(this.#prepares) !== null;
+  }
+
+  set prepares(wished: boolean) {
+    if (wished) this.#put(this.#prepares, "yes");
+    else this.storage.removeItem(this.#prepares);
+  }
+
   clear(conversationId: string | null): void {
     this.storage.removeItem(this.#key(conversationId));
   }
@@ -52,6 +62,10 @@ export class Drafts {
     }
   }
 
+  get #prepares(): string {
+    return `${PREFIX}${this.userId}.prepares`;
+  }
+
   #key(conversationId: string | null): string {
     return `${PREFIX}${this.userId}.${conversationId ?? "new"}`;
   }
@@ -61,10 +75,14 @@ export class Drafts {
     return stored ? (JSON.parse(stored) as Draft) : { text: "" };
   }
 
-  // A full or forbidden storage costs the draft's safety, never the typing.
   #store(conversationId: string | null, draft: Draft): void {
+    this.#put(this.#key(conversationId), JSON.stringify(draft));
+  }
+
+  // A full or forbidden storage costs the draft's safety, never the typing.
+  #put(key: string, value: string): void {
     try {
-      this.storage.setItem(this.#key(conversationId), JSON.stringify(draft));
+      this.storage.setItem(key, value);
     } catch (error) {
       console.warn("The draft cannot be kept in this browser.", error);
     }

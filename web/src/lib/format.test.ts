@@ -15,6 +15,7 @@ import {
 const RECEIPT: Receipt = {
   prompt_tokens: 449,
   cached_tokens: 412,
+  restored_tokens: 0,
   computed_tokens: 37,
   output_tokens: 21,
   cached_by_source: { template: 12, persona: 59, document: 0, session: 341 },

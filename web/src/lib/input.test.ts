@@ -52,6 +52,16 @@ describe("drafts", () => {
     expect(drafts.text("conv_1")).toBe("typed since");
   });
 
+  it("go to the server before they are sent only where somebody said so", () => {
+    expect(drafts.prepares).toBe(false);
+    drafts.prepares = true;
+
+    expect(new Drafts("user_1", localStorage).prepares).toBe(true);
+    expect(new Drafts("user_2", localStorage).prepares).toBe(false);
+    drafts.prepares = false;
+    expect(localStorage).toHaveLength(0);
+  });
+
   it("are gone for one user only when that user leaves", () => {
     const other = new Drafts("user_2", localStorage);
     drafts.write("conv_1", "mine");

@@ -8,8 +8,10 @@
 import {
   PROTOCOL,
   type Cursor,
+  type Draft,
   type InwardFrame,
   type OutwardFrame,
+  type Presence,
   type ResponseCancel,
   type Subscribe,
   type TurnCreate,
@@ -76,6 +78,7 @@ export class Link {
     this.#url = url;
     addEventListener("online", this.#hurry);
     document.addEventListener("visibilitychange", this.#hurry);
+    document.addEventListener("visibilitychange", this.#tellIfSeen);
     this.#connect();
   }
 
@@ -84,6 +87,7 @@ export class Link {
     clearTimeout(this.#timer);
     removeEventListener("online", this.#hurry);
     document.removeEventListener("visibilitychange", this.#hurry);
+    document.removeEventListener("visibilitychange", this.#tellIfSeen);
     this.#stream?.close();
     this.#socket?.close();
     this.#abandon();
@@ -101,6 +105,11 @@ export class Link {
     const answer = await this.#stream.ask(question);
     this.#listener.hear(answer);
     return answer;
+  }
+
+  /** A hint, which nobody answers; where there is no socket it is not given. */
+  tell(hint: Draft | Presence): void {
+    if (this.#status === "online") this.#socket?.send(JSON.stringify(hint));
   }
 
   /** Like `ask`, but asks again after a lost connection: for what the server does only once. */
@@ -133,7 +142,15 @@ export class Link {
     const { conversationId: conversation_id } = watch;
     const cursors = watch.cursors();
     await this.ask({ type: "subscribe", conversation_id, cursors }).catch(ignore);
+    // To the server a page that asks is a page that is seen.
+    if (document.hidden) this.#tellIfSeen();
   }
+
+  readonly #tellIfSeen = (): void => {
+    if (!this.#watch) return;
+    const state = document.hidden ? "hidden" : "open";
+    this.tell({ type: "presence", conversation_id: this.#watch.conversationId, state });
+  };
 
   // ---------------------------------------------------------------- the socket's life
 
