@@ -1,7 +1,7 @@
 """Chat completions and models. Stateless: the client sends its whole history, nothing is stored.
 
-What an earlier request left in the cache is matched all the same, wherever the history renders to
-the same ids.
+What it repeats of the caller's earlier turns keeps the ids that it had then (`chat.recall`), so that
+their KV is found again.
 """
 
 from collections.abc import AsyncIterator, Sequence
