@@ -20,6 +20,7 @@ from engine.api import (
     SubjectKind,
 )
 from engine.figures import CacheChange, CacheEvent, CacheSnapshot, EvictionReason, Stats
+from engine.kv import journal
 from engine.kv.tiers import TierSizes
 from engine.wire import (
     Replies,
@@ -221,6 +222,20 @@ def test_a_snapshot_tells_what_was_wished_and_granted_and_where_the_tokens_lie()
     assert snapshot.pinned_blocks == {RetentionClass.LIVE: 2}
     assert [tier.tier for tier in snapshot.tiers] == ["disk"]
     assert snapshot.sequence_number == desk.core.cache_events(0)[-1].sequence_number
+
+
+def test_who_comes_too_late_for_an_event_sees_a_gap_and_takes_a_snapshot(monkeypatch):
+    monkeypatch.setattr(journal, "REMEMBERED_EVENTS", 3)
+    desk = Desk()
+    for at in range(5):
+        desk.run(desk.job([9 + at] * 16, session=f"s{at}", output=1))
+
+    events, snapshot = desk.core.cache_events(1), desk.core.snapshot(desk.now)
+
+    numbers = [event.sequence_number for event in events]
+    assert len(numbers) == 3 and numbers[0] > 2
+    assert numbers[-1] == snapshot.sequence_number
+    assert desk.core.cache_events(snapshot.sequence_number) == []
 
 
 def test_figures_cross_to_another_process_as_they_are():
