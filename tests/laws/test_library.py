@@ -17,7 +17,7 @@ from app.db.revisions import migrate
 from app.db.types import AccountRole, ItemKind, Visibility
 from app.ids import DocumentId, PersonaId
 from app.people.accounts import Principal
-from engine.api import MissReason, Receipt
+from engine.api import Engine, MissReason, Receipt
 from engine.config import PREFIX_INDEXES, EngineConfig
 from engine.remote import Care
 from tests.kit.domain import Domain, new_person, open_domain
@@ -207,22 +207,23 @@ async def test_a_new_life_of_the_engine_is_warmed_by_the_server_itself(sqlite: D
     async with open_remote(config(), care) as engine, open_domain(sqlite, engine) as domain:
         ann = await new_person(sqlite)
         async with domain.warming.running():
-            await until_warm(domain, not_in="")
+            await until_warm(domain, engine, not_in="")
             boot_id = (await engine.info()).boot_id
             assert engine.pid is not None
             psutil.Process(engine.pid).send_signal(signal.SIGKILL)
-            await until_warm(domain, not_in=boot_id)
+            await until_warm(domain, engine, not_in=boot_id)
             receipt, head = await first_turn(domain, ann, DEFAULT_PERSONA.id)
 
     assert receipt.boot_id != boot_id
     assert receipt.cached_tokens == head
 
 
-async def until_warm(domain: Domain, *, not_in: str) -> None:
+async def until_warm(domain: Domain, engine: Engine, *, not_in: str) -> None:
     """Until the default persona is warm in another life of the engine than this one."""
     async with asyncio.timeout(60):
-        while not domain.warming.warm or domain.warming.boot_id == not_in:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        while not domain.warming.warm or domain.warming.boot_id == not_in:
+            # Answered between two steps: nobody tells when a head is warm.
+            await engine.stats()
 
 
 async def test_a_server_is_warm_soon_after_it_started(tmp_path: Path):
@@ -248,5 +249,5 @@ async def until_computed(server: Server) -> None:
     async with httpx.AsyncClient(base_url=server.url, headers=headers) as client:
         async with asyncio.timeout(60):
             # Figures are asked for; nobody tells when they change.
-            while "jobs_finished_total{" not in (await client.get("/metrics")).text:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            while "jobs_finished_total{" not in (await client.get("/metrics")).text:
+                pass
