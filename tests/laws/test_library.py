@@ -1,6 +1,7 @@
 """The laws of personas and documents on the real model: warm before they are asked for, for readers only."""
 
 import asyncio
+import re
 import contextlib
 import signal
 from collections.abc import AsyncIterator
@@ -249,5 +250,6 @@ async def until_computed(server: Server) -> None:
     async with httpx.AsyncClient(base_url=server.url, headers=headers) as client:
         async with asyncio.timeout(60):
             # Figures are asked for; nobody tells when they change.
-            while "jobs_finished_total{" not in (await client.get("/metrics")).text:
+            ended = re.compile(r'keepwarm_requests_total\{finished_reason="length"\} [1-9]')
+            while not ended.search((await client.get("/metrics")).text):
                 pass
