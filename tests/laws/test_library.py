@@ -1,8 +1,8 @@
 """The laws of personas and documents on the real model: warm before they are asked for, for readers only."""
 
 import asyncio
-import re
 import contextlib
+import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
