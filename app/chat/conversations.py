@@ -49,13 +49,17 @@ class Conversations:
         user_id: UserId,
         persona_id: PersonaId = DEFAULT_PERSONA.id,
         document_ids: Sequence[DocumentId] = (),
+        *,
+        conversation_id: ConversationId | None = None,
     ) -> ConversationView:
-        """An empty conversation; its title comes with the first message. Raises `NotFound`."""
+        """An empty conversation; its title comes with the first message. Raises `NotFound`.
+
+        `conversation_id` is one that was made for it, and that nobody else was told.
+        """
         async with self._db.begin() as session:
             reads = await heads.newest(session, readable(user_id), persona_id, document_ids)
-            row = rows.new_conversation(
-                new_conversation_id(), user_id, origin=Origin.CHAT, reads=reads
-            )
+            made_id = conversation_id or new_conversation_id()
+            row = rows.new_conversation(made_id, user_id, origin=Origin.CHAT, reads=reads)
             session.add(row)
         return self._changed(user_id, row)
 

@@ -105,7 +105,7 @@ class Drafts:
         self._engine = engine
         self._intake = intake
         self._lines: dict[_Key, _Line] = {}
-        self._unnamed: set[_Key] = set()
+        self._unnamed: dict[_Key, Typist] = {}
         """Sessions of conversations that are not made yet: of each socket one, once it is used."""
         self._spent: OrderedDict[UserId, Spent] = OrderedDict()
         self._seats = asyncio.Semaphore(MOST_RUNNING)
@@ -133,10 +133,8 @@ class Drafts:
             for key in [key for key, line in self._lines.items() if line.typist is typist]:
                 self._drop(key)
             unnamed = _Key(user_id, typist.unnamed_id)
-            if unnamed in self._unnamed:
-                self._unnamed.remove(unnamed)
-                if self._tasks is not None:
-                    self._tasks.create_task(self._let_go(unnamed))
+            if self._unnamed.pop(unnamed, None) is not None and self._tasks is not None:
+                self._tasks.create_task(self._let_go(unnamed))
 
     def offer(self, typist: "Typist", request: TurnRequest) -> None:
         """Prefill this, instead of what was offered for the same session before."""
@@ -144,7 +142,7 @@ class Drafts:
             return
         key = _Key(typist.user_id, request.conversation_id or typist.unnamed_id)
         if request.conversation_id is None:
-            self._unnamed.add(key)
+            self._unnamed[key] = typist
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line(typist)
@@ -160,10 +158,23 @@ class Drafts:
             for key in self._unnamed_of(user_id):
                 self._drop(key)
 
+    def name(self, user_id: UserId) -> ConversationId:
+        """The id of a conversation that is about to be made.
+
+        If its maker types in one place where there is none yet, that is where the first message
+        comes from: so what was drafted belongs to the conversation.
+        """
+        match self._unnamed_of(user_id):
+            case [key]:
+                self._unnamed.pop(key).unnamed_id = new_conversation_id()
+                return key.session_id
+            case _:
+                return new_conversation_id()
+
     async def forget(self, user_id: UserId, session_id: ConversationId) -> None:
         """The conversation is deleted: when this returns nothing more is computed for it.
 
-        Its first message may have been typed before it had a name.
+        Its first message may have been typed under another name.
         """
         line = self._drop(_Key(user_id, session_id))
         if line is not None and line.task is not None:

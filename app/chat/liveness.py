@@ -11,12 +11,15 @@ repeated with the next renewal; nobody waits for one.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 
 from app.events import PresenceState
 from app.ids import ConversationId, UserId
 from engine.api import Engine, Hold, OwnerId, RetentionClass, Subject, SubjectKind, Warm
 from engine.errors import EngineError
+
+LOG = logging.getLogger(__name__)
 
 RENEW_S = 20.0
 TTL_S = 3 * RENEW_S
@@ -89,15 +92,22 @@ class Liveness:
             self._told.pop(subject, None)
         else:
             self._told[subject] = state
-        with contextlib.suppress(EngineError):  # said again with the next renewal
-            if state in _ALIVE:
-                await self._hold(subject, RetentionClass.LIVE, TTL_S)
-                if before not in _ALIVE or (state is not before and state is PresenceState.TYPING):
-                    await self._engine.lease(subject, Warm())
-            elif state is PresenceState.HIDDEN:
-                await self._hold(subject, RetentionClass.RECENT, TTL_S)
-            elif before in _ALIVE:
-                await self._hold(subject, RetentionClass.LIVE, RETURN_S)
+        try:
+            await self._say(subject, before, state)
+        except EngineError:
+            pass  # said again with the next renewal
+        except Exception:  # one wish's fault must not end the others
+            LOG.exception("a wish for %s failed", subject.subject_id)
+
+    async def _say(self, subject: Subject, before: PresenceState, state: PresenceState) -> None:
+        if state in _ALIVE:
+            await self._hold(subject, RetentionClass.LIVE, TTL_S)
+            if before not in _ALIVE or (state is PresenceState.TYPING and before is not state):
+                await self._engine.lease(subject, Warm())
+        elif state is PresenceState.HIDDEN:
+            await self._hold(subject, RetentionClass.RECENT, TTL_S)
+        elif before in _ALIVE:
+            await self._hold(subject, RetentionClass.LIVE, RETURN_S)
 
     async def _hold(self, subject: Subject, retention: RetentionClass, ttl_s: float) -> None:
         await self._engine.lease(subject, Hold(retention=retention, ttl_s=ttl_s))

@@ -89,8 +89,14 @@ async def create_conversation(
     data: JSONBody[NewConversation],
     principal: NamedDependency[Principal],
     conversations: NamedDependency[Conversations],
+    supervisor: NamedDependency[Supervisor],
 ) -> ConversationView:
-    return await conversations.create(principal.user_id, data.persona_id, data.document_ids)
+    return await conversations.create(
+        principal.user_id,
+        data.persona_id,
+        data.document_ids,
+        conversation_id=supervisor.drafts.name(principal.user_id),
+    )
 
 
 @get("/conversations/{conversation_id:str}")

@@ -175,19 +175,32 @@ async def test_sending_drops_the_draft_before_the_turn_is_asked_for(site, somebo
         await tab.event(accepted.response.id, ResponseEnded)
 
 
-async def test_a_draft_of_a_new_conversation_is_warm_for_its_first_turn(site, somebody):
+async def test_a_draft_without_a_conversation_is_of_the_one_that_is_made_next(site, somebody):
     async with somebody.tab() as tab:
         await type_in(tab, None, "one two three")
         await until(site, lambda: bool(drafted(site)))
         conversation_id = await somebody.conversation()
+        another_id = await somebody.conversation()
         await tab.subscribe(conversation_id)
         accepted = await tab.say(conversation_id, "one two three")
         await tab.event(accepted.response.id, ResponseEnded)
         (job,), turn = drafted(site), engine_of(site).jobs[-1]
 
+    assert another_id != conversation_id == job.session_id
     assert turn.token_ids[: len(job.token_ids)] == job.token_ids
     assert text_of(job.token_ids).endswith("one two")
-    await until(site, lambda: (job.session_id, Forget()) in wishes(site))
+
+
+async def test_a_draft_without_a_conversation_is_forgotten_with_its_socket(site, somebody):
+    async with somebody.tab() as one, somebody.tab() as two:
+        for tab in (one, two):
+            await type_in(tab, None, "one two three")
+        await until(site, lambda: len(drafted(site)) == 2)
+        conversation_id = await somebody.conversation()
+
+    typed = {job.session_id for job in drafted(site)}
+    assert len(typed | {conversation_id}) == 3, "which of two it comes from nobody can tell"
+    await until(site, lambda: all((one, Forget()) in wishes(site) for one in typed))
 
 
 @pytest.mark.parametrize("how", ["socket", "withdrawn", "deleted"])
