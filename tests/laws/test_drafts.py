@@ -1,5 +1,6 @@
 """Laws 2, 11 and 17 for drafts, over a real server: what they save, and that they leave no trace."""
 
+import asyncio
 import contextlib
 import sqlite3
 from array import array
@@ -10,12 +11,16 @@ import pytest
 
 from app.chat.drafts import settled, shared_start
 from app.db.types import AccountRole
-from app.events import Draft
+from app.events import Draft, Presence, PresenceState
 from app.ids import ConversationId, MessageId
-from engine.api import Message, Receipt, RenderRequest, Role, Seam
+from engine.api import Engine, Message, Receipt, RenderRequest, RetentionClass, Role, Seam
+from engine.local import LocalEngine
 from engine.model.template import Renderer
+from tests.kit.engines import a_config
 from tests.kit.model import loaded_model
+from tests.kit.peers import somebody_at
 from tests.kit.server import Server, start_server
+from tests.kit.serving import WAIT_S, Serving, serving
 from tests.kit.tab import Person, Tab, browser, person
 
 MESSAGE = " ".join(
@@ -44,11 +49,22 @@ def ids_of(renderer: Renderer, text: str) -> tuple[int, ...]:
     return renderer.render(request).token_ids
 
 
+async def open_engine() -> Engine:
+    return await LocalEngine.open(a_config())
+
+
 async def full_drafts(admin: Person) -> int:
     """How many jobs were computed to their planned ends."""
     stats = (await admin.client.get("/api/status")).json()["stats"]
     count: int = stats["finished_jobs"].get("length", 0)
     return count
+
+
+async def used_tokens(admin: Person) -> int:
+    """How many tokens were computed for drafts and found by turns."""
+    stats = (await admin.client.get("/api/status")).json()["stats"]
+    used: int = stats["drafts"]["used"]
+    return used
 
 
 def draft_of(
@@ -102,15 +118,18 @@ async def test_02_a_draft_that_was_not_sent_costs_nothing_but_itself(server, ren
     assert receipt.computed_tokens <= len(ids_of(renderer, "Something else."))
 
 
-async def test_02_a_draft_of_a_new_conversation_is_a_hit_in_its_first_turn(server, renderer):
+async def test_02_a_draft_of_a_new_conversation_is_a_hit_in_its_first_turn(server):
     async with person(server, AccountRole.ADMIN) as somebody, somebody.tab() as tab:
+        before = await used_tokens(somebody)
         await type_in(tab, draft_of(MESSAGE, None), somebody)
         conversation_id = await somebody.conversation()
         await tab.subscribe(conversation_id)
 
         receipt, _ = await receipt_of(tab, conversation_id, MESSAGE)
+        used = await used_tokens(somebody) - before
 
     assert receipt.computed_tokens <= 20
+    assert used > 180
 
 
 async def test_11_anothers_draft_of_the_same_text_is_no_hit(server, renderer):
@@ -186,3 +205,30 @@ async def test_17_a_draft_is_in_no_table_no_file_and_no_log(renderer):
     assert "Say yes." in stored
     assert not [value for value in stored if "quokka" in value]
     assert {Path(file).suffix for file in sent} >= {".db", ".safetensors"}, "it would be found"
+
+
+# ---------------------------------------------------------------- who is there
+
+
+async def test_09_what_somebody_looks_at_is_live_and_what_is_hidden_is_recent(tmp_path):
+    with serving(tmp_path, open_engine) as site:
+        async with somebody_at(site) as somebody, somebody.tab() as tab:
+            conversation_id = await somebody.conversation()
+            await tab.subscribe(conversation_id)
+            await receipt_of(tab, conversation_id, "Say yes.")
+            async with asyncio.timeout(WAIT_S):
+                for state, expected in (
+                    (PresenceState.TYPING, RetentionClass.LIVE),
+                    (PresenceState.HIDDEN, RetentionClass.RECENT),
+                    (PresenceState.OPEN, RetentionClass.LIVE),
+                ):
+                    await tab.send(Presence(conversation_id=conversation_id, state=state))
+                    while await asyncio.to_thread(retention_at, site, conversation_id) != expected:
+                        pass
+
+
+def retention_at(site: Serving, conversation_id: ConversationId) -> RetentionClass:
+    snapshot = site.do(site.service.engine.snapshot())
+    return next(
+        view.retention for view in snapshot.sessions if str(view.session_id) == conversation_id
+    )
