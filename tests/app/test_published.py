@@ -14,10 +14,13 @@ from app.events import (
     CancelAccepted,
     ConversationDeleted,
     Cursor,
+    Draft,
     ErrorFrame,
     Hello,
     Inward,
     OutwardFrame,
+    Presence,
+    PresenceState,
     ResponseEnded,
     TextDelta,
     Unsubscribe,
@@ -80,8 +83,12 @@ async def test_every_frame_of_a_real_socket_is_valid_by_the_published_schema(
         ended = await tab.event(whole.response.id, ResponseEnded)
         stale = Cursor(response_id=whole.response.id, after=1, epoch="another")
         await tab.subscribe(conversation_id, stale)
+        seen = PresenceState.TYPING
+        await tab.send(Presence(conversation_id=conversation_id, state=seen))
+        parent_id = ended.response.message_id
+        await tab.send(Draft(conversation_id=conversation_id, parent_id=parent_id, text="Go "))
         house.call(echo.hold, 3)
-        cut = await tab.say(conversation_id, "Go on", ended.response.message_id)
+        cut = await tab.say(conversation_id, "Go on", parent_id)
         await tab.event(cut.response.id, TextDelta)
         await tab.cancel(cut.response.id)
         await tab.expect(CancelAccepted)
@@ -111,6 +118,15 @@ async def test_every_frame_of_a_real_socket_is_valid_by_the_published_schema(
         {"type": "unsubscribe", "request_id": "r", "conversation_id": "c", "more": 1},
         {"type": "subscribe", "request_id": "r", "conversation_id": 5},
         {"type": "subscribe", "request_id": "r", "conversation_id": "c", "cursors": [{}]},
+        {"type": "presence", "conversation_id": "c", "state": "asleep"},
+        {"type": "draft", "conversation_id": "c", "text": "no parent"},
+        {
+            "type": "draft",
+            "conversation_id": None,
+            "parent_id": None,
+            "text": "",
+            "document_ids": ["d"] * 33,
+        },
         {"type": "response.cancel", "request_id": True, "response_id": "r"},
         [],
         None,

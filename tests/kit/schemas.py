@@ -16,7 +16,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 _DESCRIBING = {"title", "description", "default", "discriminator"}
 _OF_OBJECTS = {"properties", "required", "additionalProperties"}
-_DECIDING = {"$ref", "anyOf", "type", "enum", "items", "minLength", "maxLength", *_OF_OBJECTS}
+_OF_LISTS = {"items", "maxItems"}
+_OF_TEXTS = {"minLength", "maxLength"}
+_DECIDING = {"$ref", "anyOf", "type", "enum", *_OF_OBJECTS, *_OF_LISTS, *_OF_TEXTS}
 
 
 class Frames:
@@ -50,6 +52,8 @@ class Frames:
         elif isinstance(value, dict):
             yield from self._faults_of_object(schema, value, place)
         elif isinstance(value, list):
+            if len(value) > schema.get("maxItems", len(value)):
+                yield f"{place} is too long"
             for index, one in enumerate(value):
                 yield from self._faults(schema["items"], one, f"{place}[{index}]")
         else:
