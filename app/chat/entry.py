@@ -67,7 +67,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class Considered(msgspec.Struct, frozen=True, kw_only=True):
     """A request with everything that was found out about it."""
 
     user_id: UserId
@@ -81,60 +81,62 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """Of the log that will tell the response's life."""
 
 
-def make_entry(draft: Draft) -> Entry:
+def make_entry(considered: Considered) -> Entry:
     """Everything that the accepted turn stores; its reply is still empty."""
-    request, prompt = draft.request, draft.prompt
-    inputs = _inputs(draft)
-    reply = _reply(draft, inputs) if request.generate else None
-    begins = draft.branch.conversation is None and request.store
+    request, prompt = considered.request, considered.prompt
+    inputs = _inputs(considered)
+    reply = _reply(considered, inputs) if request.generate else None
+    begins = considered.branch.conversation is None and request.store
     return Entry(
-        session_id=draft.branch.session_id,
+        session_id=considered.branch.session_id,
         begins=request.origin if begins else None,
         path=prompt.path,
         head=prompt.head,
-        reads=draft.branch.reads,
+        reads=considered.branch.reads,
         path_changed=prompt.path_changed,
         inputs=inputs,
         reply=reply,
-        response=_response(draft, inputs, reply),
+        response=_response(considered, inputs, reply),
         title=_title(request.messages),
-        path_digest=path_digest(draft.user_id, prompt.head.key, _said(draft)),
+        path_digest=path_digest(considered.user_id, prompt.head.key, _said(considered)),
         leaf_checked=request.check_leaf,
     )
 
 
-def _said(draft: Draft) -> Iterator[Message]:
-    for node in draft.branch.said:
+def _said(considered: Considered) -> Iterator[Message]:
+    for node in considered.branch.said:
         yield Message(role=node.role, text=node.text)
-    yield from draft.request.messages
+    yield from considered.request.messages
 
 
-def _response(draft: Draft, inputs: tuple[Node, ...], reply: Node | None) -> StoredResponse:
-    request = draft.request
+def _response(
+    considered: Considered, inputs: tuple[Node, ...], reply: Node | None
+) -> StoredResponse:
+    request = considered.request
     end = reply or inputs[-1]
     return StoredResponse(
         view=ResponseView(
             id=new_response_id(),
-            conversation_id=draft.branch.session_id if request.store else None,
+            conversation_id=considered.branch.session_id if request.store else None,
             message_id=end.id,
             parent_id=end.id if reply is None else reply.parent_id,
             status=ResponseStatus.IN_PROGRESS,
-            model=draft.card.name,
+            model=considered.card.name,
             created_at=seconds(end.created_at),
         ),
-        user_id=draft.user_id,
+        user_id=considered.user_id,
         text="",
         origin=request.origin,
         previous_response_id=request.previous_response_id,
         instructions=request.instructions,
-        asked=_asked(draft, inputs),
+        asked=_asked(considered, inputs),
         store=request.store,
-        epoch=draft.epoch,
+        epoch=considered.epoch,
     )
 
 
-def _asked(draft: Draft, inputs: tuple[Node, ...]) -> Asked:
-    request, head = draft.request, draft.prompt.head
+def _asked(considered: Considered, inputs: tuple[Node, ...]) -> Asked:
+    request, head = considered.request, considered.prompt.head
     return Asked(
         sampling=request.sampling,
         limits=request.limits,
@@ -143,24 +145,24 @@ def _asked(draft: Draft, inputs: tuple[Node, ...]) -> Asked:
         input_ids=tuple(node.id for node in inputs if not node.is_mark),
         head_key=head.key,
         opening_end=head.opening_end,
-        boot_id=draft.card.boot_id,
+        boot_id=considered.card.boot_id,
     )
 
 
-def _inputs(draft: Draft) -> tuple[Node, ...]:
+def _inputs(considered: Considered) -> tuple[Node, ...]:
     """A chain below the branch; the last one carries the client's id, and the head if it is new."""
-    nodes = [_copy(node) for node in draft.recalled]
-    new = draft.request.messages[len(nodes) :]
-    for message, token_ids in zip(new, draft.prompt.inputs, strict=True):
-        nodes.append(_node(draft.card, None, message, token_ids))
-    nodes = _chain(nodes, draft.branch.parent_id)
+    nodes = [_copy(node) for node in considered.recalled]
+    new = considered.request.messages[len(nodes) :]
+    for message, token_ids in zip(new, considered.prompt.inputs, strict=True):
+        nodes.append(_node(considered.card, None, message, token_ids))
+    nodes = _chain(nodes, considered.branch.parent_id)
     if not nodes:
-        return () if draft.request.generate else (_mark(draft),)
+        return () if considered.request.generate else (_mark(considered),)
     nodes[-1] = msgspec.structs.replace(
         nodes[-1],
-        seam=Seam.CUT if draft.request.generate else Seam.CLOSED,
-        head_token_ids=_new_head(draft.branch, draft.prompt),
-        client_message_id=draft.request.client_message_id,
+        seam=Seam.CUT if considered.request.generate else Seam.CLOSED,
+        head_token_ids=_new_head(considered.branch, considered.prompt),
+        client_message_id=considered.request.client_message_id,
     )
     return tuple(nodes)
 
@@ -184,14 +186,16 @@ def _chain(nodes: list[Node], parent_id: MessageId | None) -> list[Node]:
     ]
 
 
-def _mark(draft: Draft) -> Node:
+def _mark(considered: Considered) -> Node:
     """What a warm-up without messages is continued from; glue that it computed is not kept here."""
-    path = draft.prompt.path
-    mark = _node(draft.card, draft.branch.parent_id, Message(role=Role.SYSTEM, text=""), ())
+    path = considered.prompt.path
+    mark = _node(
+        considered.card, considered.branch.parent_id, Message(role=Role.SYSTEM, text=""), ()
+    )
     return msgspec.structs.replace(
         mark,
         seam=path[-1].seam if path else Seam.CLOSED,
-        head_token_ids=_new_head(draft.branch, draft.prompt),
+        head_token_ids=_new_head(considered.branch, considered.prompt),
     )
 
 
@@ -201,12 +205,12 @@ def _new_head(branch: Branch, prompt: Prompt) -> tuple[int, ...] | None:
     return None if told and not prompt.path_changed else prompt.head.token_ids
 
 
-def _reply(draft: Draft, inputs: tuple[Node, ...]) -> Node:
+def _reply(considered: Considered, inputs: tuple[Node, ...]) -> Node:
     """Empty so far, and cut: what would follow now must close it first."""
-    answered_id = inputs[-1].id if inputs else draft.branch.parent_id
+    answered_id = inputs[-1].id if inputs else considered.branch.parent_id
     said = Message(role=Role.ASSISTANT, text="")
-    reply = _node(draft.card, answered_id, said, draft.prompt.glue)
-    head = None if inputs else _new_head(draft.branch, draft.prompt)
+    reply = _node(considered.card, answered_id, said, considered.prompt.glue)
+    head = None if inputs else _new_head(considered.branch, considered.prompt)
     return msgspec.structs.replace(reply, seam=Seam.CUT, head_token_ids=head)
 
 

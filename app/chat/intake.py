@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from app.chat.entry import Draft, TurnRequest, make_entry, make_job
+from app.chat.entry import Considered, TurnRequest, make_entry, make_job
 from app.chat.heads import Heads
 from app.chat.ledger import Acceptance, Branch, Entry, Ledger, Node
 from app.chat.memory import MemoryLedger
@@ -74,7 +74,7 @@ class Intake:
         if found is not None:
             branch = _in_session_of(found, branch, request)
             prompt = msgspec.structs.replace(prompt, path=(), path_changed=False)
-        draft = Draft(
+        considered = Considered(
             user_id=user_id,
             request=request,
             branch=branch,
@@ -83,7 +83,7 @@ class Intake:
             card=card,
             epoch=self._epoch,
         )
-        entry = make_entry(draft)
+        entry = make_entry(considered)
         ledger: Ledger = self._stored if request.store else self._memory
         return Prepared(entry=entry, job=make_job(entry, request, prompt), ledger=ledger)
 
