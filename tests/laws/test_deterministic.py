@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +14,6 @@ from engine.model.source import prepare
 from tests.kit.desk import Desk, config
 from tests.kit.engines import DATA_DIR, Chat, Outcome, a_config, open_local, play
 from tests.kit.paper import EOS_TOKEN_ID, answer
-
-pytestmark = pytest.mark.asyncio(loop_scope="function")
 
 EXACT = Sampling(temperature=0.0, logprobs=5)
 LIMITS = Limits(max_output_tokens=9, ignore_eos=True)

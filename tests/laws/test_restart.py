@@ -19,8 +19,6 @@ from tests.kit.engines import (
 )
 from tests.kit.model import generate, loaded_model
 
-pytestmark = pytest.mark.asyncio(loop_scope="function")
-
 REPLY = 6
 LIMITS = Limits(max_output_tokens=REPLY, ignore_eos=True)
 LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(40))
