@@ -203,6 +203,20 @@ describe("a growing answer", () => {
     );
   });
 
+  it.each([
+    "See [x].\n\n[x]: https://example.org",
+    "See [x].\n\n- [x]: https://example.org",
+    "See [x].\n\n> [x]: https://example.org",
+    "See [x].\n\n1. one\n\n   [x]: https://example.org\n\nMore.\n\nMore.\n\nMore.\n\nMore.",
+  ])("links what is defined further down: %j", (text) => {
+    const markdown = new Markdown();
+    for (let end = 0; end < text.length; end += 1) markdown.update(text.slice(0, end), false);
+
+    const [first] = markdown.update(text, true);
+
+    expect(first?.html).toContain('href="https://example.org"');
+  });
+
   it("renders only what changed", () => {
     const markdown = new Markdown();
     const before = markdown.update("One.\n\nTwo.\n\nThree.\n\nFo", false);

@@ -24,12 +24,15 @@ interface Kept extends Block {
 // only what changed. Three is measured: a quarter of a million mixtures of syntax, cut anywhere.
 const OPEN_BLOCKS = 3;
 
+const NO_LINKS = "{}";
+
 /** The blocks of one answer, fed with its whole text again and again as it grows. */
 export class Markdown {
   #text = "";
   #read = 0;
   #kept: Kept[] = [];
   #closed = 0;
+  #links = NO_LINKS;
 
   update(text: string, done: boolean): readonly Block[] {
     const whole = text.replace(/\r\n?/g, "\n");
@@ -37,6 +40,11 @@ export class Markdown {
     this.#text = whole;
 
     const tokens = marked.lexer(whole.slice(this.#read));
+    const links = JSON.stringify(tokens.links);
+    // A link may be defined below what refers to it, also in a list or a quotation.
+    if (done ? links !== NO_LINKS : links !== this.#links)
+      this.#kept = this.#kept.slice(0, this.#closed);
+    this.#links = links;
     const blocks = grouped(tokens);
     const closing = done ? blocks.length : Math.max(0, blocks.length - OPEN_BLOCKS);
     const start = this.#closed;
@@ -51,10 +59,9 @@ export class Markdown {
     return this.#kept;
   }
 
-  // At the end all is read once more as a whole; HTML is kept unless links are defined further down.
+  // At the end all is read once more as a whole, and HTML is kept where it is the same.
   #reset(whole: string, done: boolean): void {
-    if (!done || !whole.startsWith(this.#text) || /^ {0,3}\[[^\]]+\]:/m.test(whole))
-      this.#kept = [];
+    if (!done || !whole.startsWith(this.#text)) this.#kept = [];
     this.#read = 0;
     this.#closed = 0;
   }
