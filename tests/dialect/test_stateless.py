@@ -1,5 +1,6 @@
 """Clients that send their whole history, on the real model: only the new turn is computed (law 2)."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -63,10 +64,12 @@ def replied(text: str) -> ChatCompletionMessageParam:
     return {"role": "assistant", "content": text}
 
 
-def chat(client: OpenAI, head: Messages, **asked: Any) -> tuple[Messages, list[CompletionUsage]]:
-    """Five turns, each sent with everything before it, and what each cost."""
+def chat(
+    client: OpenAI, head: Messages, texts: Sequence[str] = TEXTS, **asked: Any
+) -> tuple[Messages, list[CompletionUsage]]:
+    """Turns, each sent with everything before it, and what each cost."""
     messages, costs = [*head], []
-    for seed, text in enumerate(TEXTS):
+    for seed, text in enumerate(texts):
         messages.append(told(text))
         answer, usage = complete(client, messages, seed=seed, **asked)
         messages.append(replied(answer))
@@ -81,9 +84,8 @@ def chat(client: OpenAI, head: Messages, **asked: Any) -> tuple[Messages, list[C
         {"temperature": 1.7, "stream": True},
         {"temperature": 1.0, "max_tokens": 5},
         {"temperature": 1.0, "stop": ["e", "s"], "max_tokens": 40},
-        {"temperature": 0.0, "max_tokens": 200},
     ],
-    ids=["sampled", "streamed", "cut", "stopped", "ended by itself"],
+    ids=["sampled", "streamed", "cut", "stopped"],
 )
 @pytest.mark.parametrize("head", [[], [SYSTEM]], ids=["bare", "under a system message"])
 def test_02_each_turn_of_a_plain_client_computes_only_what_is_new(
@@ -91,6 +93,16 @@ def test_02_each_turn_of_a_plain_client_computes_only_what_is_new(
 ):
     _, costs = chat(client, head, **asked)
 
+    for before, after in pairwise(costs):
+        assert cached(after) >= before.prompt_tokens + before.completion_tokens - 1
+
+
+def test_02_a_reply_that_ended_by_itself_is_gone_on_from_as_well(client: OpenAI):
+    sums = ("What is 2 and 2?", "And 3 and 3?", "Thank you.")
+
+    _, costs = chat(client, [], sums, temperature=0.0, max_tokens=100)
+
+    assert max(cost.completion_tokens for cost in costs) < 100
     for before, after in pairwise(costs):
         assert cached(after) >= before.prompt_tokens + before.completion_tokens - 1
 

@@ -16,14 +16,14 @@ from tests.kit.engines import DATA_DIR, Chat, Outcome, a_config, open_local, pla
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
 EXACT = Sampling(temperature=0.0, logprobs=5)
-LIMITS = Limits(max_output_tokens=9, ignore_eos=True)
-LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(30))
+LIMITS = Limits(max_output_tokens=6, ignore_eos=True)
+LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(20))
 
 
 def deterministic(folder: Path, **changes: object) -> EngineConfig:
     """Few blocks, real weights in the serving format, a folder of its own."""
     values: dict[str, object] = {
-        "blocks": 40,
+        "blocks": 30,
         "data_dir": folder,
         "model": prepare("default", DATA_DIR),
         "dtype": "bfloat16",
@@ -59,7 +59,7 @@ async def test_06_warm_is_cold_bit_for_bit_over_forks_evictions_parks_and_restar
 
     async with open_local(deterministic(tmp_path / "warm")) as engine:
         chat = Chat(engine)
-        noise = [Chat(engine, owner=f"noise-{at}") for at in range(3)]
+        noise = [Chat(engine, owner=f"noise-{at}") for at in range(2)]
         await turn(chat, LONG)
         for text in ("And then?", "Who was the captain?"):
             await asyncio.gather(turn(chat, text), *(one.say(text) for one in noise))
@@ -85,7 +85,7 @@ async def test_06_only_pieces_of_a_prompt_are_gone_on_from(tmp_path):
     async with open_local(deterministic(tmp_path)) as engine:
         chat = Chat(engine)
         await chat.say(LONG, limits=LIMITS)
-        prompt = len(chat.token_ids) - 9
+        prompt = len(chat.token_ids) - 6
 
         receipt = (await chat.say("And then?", limits=LIMITS)).receipt
 

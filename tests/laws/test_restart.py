@@ -21,14 +21,14 @@ from tests.kit.model import generate, loaded_model
 
 REPLY = 6
 LIMITS = Limits(max_output_tokens=REPLY, ignore_eos=True)
-LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(40))
+LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(24))
 
 
 @pytest.fixture
 def config(tmp_path) -> EngineConfig:
     """A folder of its own for what is parked; the converted model is everybody's."""
     return a_config(
-        blocks=64,
+        blocks=40,
         data_dir=tmp_path,
         model=prepare("default", DATA_DIR),
         disk_bytes=1 << 30,
