@@ -222,7 +222,7 @@ class Cache:
         else:
             held = [lease for lease in self._leases.of(subject) if not lease.orphan]
         if isinstance(wish, Park):
-            self.parking.want(entry for lease in held for entry in lease.entries)
+            self.parking.want((e for lease in held for e in lease.entries), again=True)
         retention = min((lease.retention for lease in held), default=RetentionClass.IDLE)
         tokens = sum(lease.cached_tokens for lease in held)
         self.journal.note(CacheChange.LEASED, None, tokens, why=(retention, None))
@@ -314,7 +314,7 @@ class Cache:
         """Whatever is leased is to outlive the engine, where there is a disk."""
         self.tiers.spill()
         for lease in self._leases:
-            self.parking.want(lease.entries)
+            self.parking.want(lease.entries, again=True)
 
     def parked(self, key: LeaseKey) -> tuple[Ids, Scopes] | None:
         """The longest path of a subject in lower tiers; None where the pool has all of it."""

@@ -93,10 +93,13 @@ class Parking:
 
     # ------------------------------------------------------------ down
 
-    def want(self, entries: Iterable[Entry]) -> None:
-        """Park the paths that end in these entries as soon as there is a hand for it."""
+    def want(self, entries: Iterable[Entry], *, again: bool = False) -> None:
+        """Park the paths that end in these entries as soon as there is a hand for it.
+
+        `again`: also where it was tried before; a tier may have let them go since.
+        """
         if self.tiers.are_used:
-            self._wanted.update((entry, None) for entry in entries if entry.parked < entry.end)
+            self._wanted.update((e, None) for e in entries if again or e.parked < e.end)
 
     def order(self) -> None:
         """Order what is wanted, and what is about to be evicted, as far as it may move now."""

@@ -17,6 +17,7 @@ first block of its first child (which holds the same slots and more). So a path 
 never pins down blocks that are not.
 """
 
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +45,7 @@ def exact_key(scope: Scope, token_id: int) -> object:
     return scope, token_id
 
 
-class EntryTree:
+class EntryTree(ABC):
     """See `PrefixIndex`. `key` narrows the search for a child; any function is right."""
 
     def __init__(self, pool: BlockPool, block_tokens: int, *, key: Key = exact_key) -> None:
@@ -164,14 +165,15 @@ class EntryTree:
 
     # ------------------------------------------------------------ what an index says of its own
 
+    @abstractmethod
     def _limit(self, position: int) -> int:
         """Where an entry that holds the token at `position` has to end."""
-        raise NotImplementedError
 
-    def _enter(self, entry: Entry) -> None:
+    # Who finds entries by nothing but the tree has nothing to do here.
+    def _enter(self, entry: Entry) -> None:  # noqa: B027
         """The entry is part of the tree now, or has other ids than before."""
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: Entry) -> None:  # noqa: B027
         """The entry is about to go, or to have other ids."""
 
     # ------------------------------------------------------------ inside

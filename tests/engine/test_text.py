@@ -117,7 +117,7 @@ class _WithBackend:
         self.backend_tokenizer = backend
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError("a vocabulary renders no template")
 
 
 # ---------------------------------------------------------------- stop strings

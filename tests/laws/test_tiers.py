@@ -128,6 +128,22 @@ def test_01_a_close_parks_every_session():
         assert ended.receipt.cached_tokens >= len(log) - 1
 
 
+def test_01_a_close_parks_again_what_the_disk_had_let_go():
+    desk = desk_with(pool_blocks=64, tiers=tiers(disk=120))
+    for seed, name in enumerate(("first", "second")):
+        desk.run(desk.job(text(seed, 100), session=name))
+        desk.core.lease(session(name), Park(), desk.now)
+        desk.drain()
+    desk.core.lease(session("second"), Forget(), desk.now)
+    desk.drain()
+
+    desk.core.close()
+    desk.drain()
+
+    kept = [desk.paper.heads[name] for _, name in desk.paper.segments]
+    assert sum(len(head.token_ids) for head in kept if head.session_id == "first") == 103
+
+
 def test_04_nothing_is_matchable_before_it_has_arrived():
     desk, log = parked_desk()
     first = desk.submit(desk.job([*log, 5], session="chat"))
