@@ -122,6 +122,14 @@ async def test_a_hung_engine_is_replaced_and_its_jobs_go_on(engine):
     assert not hung.is_running()
 
 
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch):
+    """A place for temporary files that no test beside this one uses; its name is short."""
+    with tempfile.TemporaryDirectory(prefix="kw") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
 async def test_an_engine_that_keeps_dying_is_given_up_and_leaves_nothing():
     engines, files = own_engines(), own_files()
     async with open_remote(care=Care(restarts=0)) as engine:
