@@ -1,21 +1,23 @@
-"""The prefix index as a table of blocks: an entry is one block, named by the path that it ends.
+"""The prefix index as a table of blocks: each is named by the path that ends with it.
 
 A block's name is a digest over what it must not be confused by: all that comes before it (by name),
 its scope, where it begins, its ids. So a path's blocks have the same names in every process that
-runs the same model, and a lookup needs nothing but the path. A name only narrows: whatever it finds
-is compared by scope and ids, back to the entry that the lookup came from (law 8).
+runs the same model, and a lookup needs nothing but the path: it names block after block until the
+table knows one no more. A name only narrows: the path down to the entry that holds the last one is
+compared by scope and ids, a run of blocks at once, and what lies in it and behind it as well (law 8).
 
 A name covers a stretch: what lies in one block and one scope, from the stretch's beginning to the
-entry's end, however many entries it was split into. So a split renames nobody. With blocks of 4:
+end of the block or of the entry, however many entries it was split into. So a split renames nobody;
+the blocks above it are the upper entry's from then on. With blocks of 4:
 
-    [0 1 2 3] [4 5 6 7]        names  a = H(root, 0 1 2 3)   b = H(a, 4 5 6 7)
-    [0 1 2 3] [4 5 [6 7]       names  a   c = H(a, 4 5)      b = H(a, 4 5 6 7)
+    [0 1 2 3  4 5 6 7]         names  a = H(root, 0 1 2 3)   b = H(a, 4 5 6 7)
+    [0 1 2 3  4 5] [6 7]       names  a   c = H(a, 4 5)      b
                    [9]                                       d = H(a, 4 5 9)
 
 A block is hashed once when it is looked for and once when it is published, never again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from struct import Struct
 
@@ -42,11 +44,17 @@ def encode_root(model_fingerprint: str) -> bytes:
     return b"R" + model_fingerprint.encode()
 
 
-def encode_stretch(before: bytes, scope: Scope, start: int, ids: Ids) -> bytes:
-    """`ids` at `start`, in one scope, behind what is named `before`. Injective: lengths first."""
-    place, tokens = scope.encode("utf-8", "surrogatepass"), ids.tobytes()
-    head = _STRETCH(b"S", len(before), len(place), len(tokens), start)
-    return b"".join((head, before, place, tokens))
+def encode_scope(scope: Scope) -> bytes:
+    return scope.encode("utf-8", "surrogatepass")
+
+
+def encode_stretch(before: bytes, scope: bytes, start: int, tokens: bytes) -> bytes:
+    """`tokens` at `start`, in one scope, behind what is named `before`. Injective: lengths first.
+
+    Scope and ids come as bytes, so that a path makes them once for all its blocks.
+    """
+    head = _STRETCH(b"S", len(before), len(scope), len(tokens), start)
+    return b"".join((head, before, scope, tokens))
 
 
 class HashedIndex(EntryTree):
@@ -64,73 +72,98 @@ class HashedIndex(EntryTree):
         super().__init__(pool, block_tokens, key=key)
         self._digest = digest
         self._named: dict[bytes, list[Entry]] = {}
-        self.root.name = digest(encode_root(model_fingerprint))
+        self.root.names = [digest(encode_root(model_fingerprint))]
 
     def check(self) -> dict[BlockId, int]:
         """How often entries keep each block. Raises `Corrupt` where tree or table is broken."""
         kept = super().check()
         named = sum(map(len, self._named.values()))
-        if named != sum(1 for _ in self.entries()):
-            raise Corrupt(f"the table names {named} entries, the tree has others")
+        if named != sum(len(entry.blocks) for entry in self.entries()):
+            raise Corrupt(f"the table names {named} blocks, the tree has others")
         return kept
 
-    def _limit(self, position: int) -> int:
-        return (position // self._block_tokens + 1) * self._block_tokens
+    def _enter(self, entry: Entry, first: int) -> None:
+        for name in self._names_from(entry, first):
+            entry.names.append(name)
+            self._named.setdefault(name, []).append(entry)
 
-    def _enter(self, entry: Entry) -> None:
-        entry.name = self._name_of(entry)
-        self._named.setdefault(entry.name, []).append(entry)
+    def _leave(self, entry: Entry, first: int) -> None:
+        for name in entry.names[first:]:
+            self._named[name].remove(entry)
+            if not self._named[name]:
+                del self._named[name]
+        del entry.names[first:]
 
-    def _leave(self, entry: Entry) -> None:
-        self._named[entry.name].remove(entry)
-        if not self._named[entry.name]:
-            del self._named[entry.name]
+    def _part(self, upper: Entry, lower: Entry) -> None:
+        whole = upper.end // self._block_tokens - upper.start // self._block_tokens
+        upper.names, lower.names = lower.names[:whole], lower.names[whole:]
+        for name in upper.names:
+            named = self._named[name]
+            named[named.index(lower)] = upper
+        if upper.end % self._block_tokens:
+            self._enter(upper, whole)
 
     def _follow(
         self, entry: Entry, scope: Scope, ids: Ids, table: list[BlockId]
     ) -> tuple[Entry, int, bool]:
-        """By name, a block at a time; then by its ids as much of a block as is known of it."""
-        while entry.end < len(ids):
-            known = self._find(entry, scope, ids[entry.end : self._limit(entry.end)])
-            if known is None:
+        """By name as far as the table goes, then from the entry above what it names by ids."""
+        named: list[Entry] = []
+        for name in self._names(entry.names[-1], scope, entry.end, ids[entry.end :]):
+            if name not in self._named:
                 break
-            entry = known
-            table[entry.start // self._block_tokens :] = entry.blocks
+            named = self._named[name]
+        for known in named:
+            path = _path_between(entry, known, scope, ids)
+            if path is None:
+                continue
+            for above in path:
+                table[above.start // self._block_tokens :] = above.blocks
+                entry = above
+            break
         return super()._follow(entry, scope, ids, table)
 
-    def _find(self, before: Entry, scope: Scope, ids: Ids) -> Entry | None:
-        """The entry that ends where the stretch `ids` behind `before` does."""
-        name = self._digest(encode_stretch(before.name, scope, before.end, ids))
-        for entry in self._named.get(name, ()):
-            if _is_stretch(entry, before, scope, ids):
-                return entry
-        return None
+    def _names(self, before: bytes, scope: Scope, start: int, ids: Ids) -> Iterator[bytes]:
+        """Of each stretch of `ids`, which begin a stretch at `start` behind what `before` names."""
+        place, tokens = encode_scope(scope), ids.tobytes()
+        size, width, first = self._block_tokens, ids.itemsize, start
+        last = start + len(ids)
+        while start < last:
+            end = start - start % size + size
+            stretch = tokens[(start - first) * width : (end - first) * width]
+            before = self._digest(encode_stretch(before, place, start, stretch))
+            yield before
+            start = end
 
-    def _name_of(self, entry: Entry) -> bytes:
-        before, ids = entry.parent, entry.ids
-        assert before is not None
-        start = entry.start
-        while start % self._block_tokens and before.scope == entry.scope:
-            assert before.parent is not None
-            start, ids, before = before.start, before.ids + ids, before.parent
-        return self._digest(encode_stretch(before.name, entry.scope, start, ids))
+    def _names_from(self, entry: Entry, first: int) -> Iterator[bytes]:
+        """What the entry's blocks from the `first` on have to be called."""
+        size, above = self._block_tokens, entry
+        start = max(entry.start, (entry.start // size + first) * size)
+        ids = entry.ids[start - entry.start :]
+        # Back to where the first one's stretch begins, and to the entry that ends or goes on there.
+        while start == above.start and above.parent is not None:
+            above = above.parent
+            if start % size and above.scope == entry.scope:
+                begin = max(above.start, start - start % size)
+                ids = above.ids[begin - above.start :] + ids
+                start = begin
+        before = above.names[(start - 1) // size - above.start // size]
+        yield from self._names(before, entry.scope, start, ids)
 
     def _check_entry(self, entry: Entry) -> None:
         super()._check_entry(entry)
-        if entry.name != self._name_of(entry) or entry not in self._named.get(entry.name, ()):
-            raise Corrupt(f"entry {entry.entry_id} is not in the table under its name")
+        if entry.names != list(self._names_from(entry, 0)):
+            raise Corrupt(f"entry {entry.entry_id} has blocks by other names")
+        if any(entry not in self._named.get(name, ()) for name in entry.names):
+            raise Corrupt(f"entry {entry.entry_id} is not in the table under its names")
 
 
-def _is_stretch(entry: Entry, before: Entry, scope: Scope, ids: Ids) -> bool:
-    """Whether `entry` ends exactly the stretch `ids` in `scope` behind `before`."""
-    start = before.end
-    if entry.end != start + len(ids):
-        return False
-    piece: Entry | None = entry
-    while piece is not before:
-        if piece is None or piece.start < start or piece.scope != scope:
-            return False
-        if piece.ids != ids[piece.start - start : piece.end - start]:
-            return False
-        piece = piece.parent
-    return True
+def _path_between(before: Entry, known: Entry, scope: Scope, ids: Ids) -> list[Entry] | None:
+    """The entries from `before` to `known`, both left out; None where `scope` or `ids` say no."""
+    path: list[Entry] = []
+    above = known.parent
+    while above is not before:
+        if above is None or above.scope != scope or above.ids != ids[above.start : above.end]:
+            return None
+        path.append(above)
+        above = above.parent
+    return path[::-1]

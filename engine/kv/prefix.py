@@ -4,8 +4,8 @@ An index knows token ids, scopes and blocks; it knows no sequence, no lease poli
 Upholds laws 4 (only what was written is published), 8 (ids decide, a key only narrows) and 11
 (a token is found only inside its own scope).
 
-Two kinds of index fit: one whose entries are runs of tokens (`radix.py`), and one whose entries
-are single blocks (`hashed.py`). Both answer alike and let go alike; what they share is in `tree.py`.
+There are two: one goes down a tree, run by run of tokens (`radix.py`), one asks a table for the names
+of a path's blocks (`hashed.py`). Both answer alike and let go alike; what they share is in `tree.py`.
 """
 
 from array import array
@@ -52,7 +52,7 @@ class Entry:
     lies in the same block as well, so a path's block table is its entries' blocks, the later entry
     winning where two share a block index. The paths of those in `held_by` end with this entry;
     `pins` counts the pinning ones here and below, by owner. It was last used at `used_s`, as the `used`th use
-    of any path; `queued` belongs to retention, `name` to an index that names its entries.
+    of any path; `queued` belongs to retention, `names` to an index that names blocks.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Entry:
         "entry_id",
         "held_by",
         "ids",
-        "name",
+        "names",
         "parent",
         "parked",
         "pins",
@@ -86,7 +86,7 @@ class Entry:
         self.used = 0
         self.used_s = 0.0
         self.queued: EvictionKey | None = None
-        self.name = b""
+        self.names: list[bytes] = []
 
     @property
     def end(self) -> int:
@@ -219,6 +219,8 @@ def path_of(entry: Entry, block_tokens: int) -> tuple[Ids, Scopes, list[BlockId]
 
 def shared_tokens(left: Ids, right: Ids) -> int:
     """How many leading ids are equal: halving slices, so a long run costs a few compares."""
+    if left == right:
+        return len(left)
     low, high = 0, min(len(left), len(right))
     if left[:high] == right[:high]:
         return high

@@ -4,12 +4,8 @@ The default. One lookup and one comparison for a whole run, however long: a conv
 in as many steps as it has forks.
 """
 
-from engine.kv.prefix import NO_END
 from engine.kv.tree import EntryTree
 
 
 class RadixIndex(EntryTree):
-    """See `PrefixIndex`."""
-
-    def _limit(self, position: int) -> int:  # noqa: ARG002
-        return NO_END
+    """See `PrefixIndex`. Finds by nothing but the tree."""

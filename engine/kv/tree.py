@@ -1,9 +1,9 @@
 """What both prefix indexes share: a tree of entries, the blocks that they keep, who holds them.
 
-How far an entry may reach and how one is found is for the index to say; where paths part, which
-block a tail is and who pins what is the same for both, so they let go the same. Knows nothing of
-sequences, leases or time. Upholds laws 4, 8 and 11: scope and ids are compared before anything is
-matched, so colliding keys cost time and never truth.
+How a known prefix is found is for the index to say; where paths part, which block a tail is and who
+pins what is the same for both, so they let go the same. Knows nothing of sequences, leases or time.
+Upholds laws 4, 8 and 11: scope and ids are compared before anything is matched, so colliding keys
+cost time and never truth.
 
 A split keeps the lower part's identity, so whoever holds the entry still ends where it ended.
 With blocks of 4 and a split after 6 tokens, both parts keep the block they share:
@@ -17,7 +17,6 @@ first block of its first child (which holds the same slots and more). So a path 
 never pins down blocks that are not.
 """
 
-from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +44,7 @@ def exact_key(scope: Scope, token_id: int) -> object:
     return scope, token_id
 
 
-class EntryTree(ABC):
+class EntryTree:
     """See `PrefixIndex`. `key` narrows the search for a child; any function is right."""
 
     def __init__(self, pool: BlockPool, block_tokens: int, *, key: Key = exact_key) -> None:
@@ -95,10 +94,9 @@ class EntryTree(ABC):
                 known = entry.end
                 child = self._child(entry, scope, ids[known])
                 if child is None:
-                    reach = min(bound, self._limit(known))
-                    entry = self._grow(entry, scope, ids[known:reach], table)
-                    new_tokens += reach - known
-                    continue
+                    entry = self._grow(entry, scope, ids[known:bound], table)
+                    new_tokens += bound - known
+                    break
                 shared = shared_tokens(child.ids, ids[known : min(bound, child.end)])
                 entry = child if shared == len(child.ids) else self._split(child, shared)
                 adopted += self._duplicates(entry, table)
@@ -114,6 +112,7 @@ class EntryTree(ABC):
         if cut == leaf.start:
             self._remove(leaf, parent)
         else:
+            self._leave(leaf, left)
             for block in leaf.blocks[left:]:
                 self._unkeep(leaf, block)
             del leaf.blocks[left:], leaf.ids[cut - leaf.start :]
@@ -165,16 +164,15 @@ class EntryTree(ABC):
 
     # ------------------------------------------------------------ what an index says of its own
 
-    @abstractmethod
-    def _limit(self, position: int) -> int:
-        """Where an entry that holds the token at `position` has to end."""
+    # Who finds paths by nothing but the tree has nothing to do here.
+    def _enter(self, entry: Entry, first: int) -> None:
+        """The entry's blocks from the `first` on are part of the tree now, or hold more."""
 
-    # Who finds entries by nothing but the tree has nothing to do here.
-    def _enter(self, entry: Entry) -> None:  # noqa: B027
-        """The entry is part of the tree now, or has other ids than before."""
+    def _leave(self, entry: Entry, first: int) -> None:
+        """The entry's blocks from the `first` on are about to go, or to hold more."""
 
-    def _leave(self, entry: Entry) -> None:  # noqa: B027
-        """The entry is about to go, or to have other ids."""
+    def _part(self, upper: Entry, lower: Entry) -> None:
+        """`upper` is new, and took what it has from `lower`, which it precedes."""
 
     # ------------------------------------------------------------ inside
 
@@ -212,8 +210,10 @@ class EntryTree(ABC):
         blocks = list(table[start // self._block_tokens : self._blocks_to(end)])
         if start % self._block_tokens and entry.is_leaf:
             self._replace_tail(entry, blocks[0])
+        first = 0
         if self._can_go_on(entry, scope):
-            self._leave(entry)
+            first = start // self._block_tokens - entry.start // self._block_tokens
+            self._leave(entry, first)
             entry.ids += ids
             fresh = blocks[1 if start % self._block_tokens else 0 :]
             target = entry
@@ -225,13 +225,13 @@ class EntryTree(ABC):
         for block in fresh:
             self._pool.keep(block)
         target.blocks += fresh
-        self._enter(target)
+        self._enter(target, first)
         return target
 
     def _can_go_on(self, entry: Entry, scope: Scope) -> bool:
         if entry is self.root or entry.held_by or not entry.is_leaf:
             return False
-        return entry.scope == scope and entry.end < self._limit(entry.start)
+        return entry.scope == scope
 
     def _split(self, lower: Entry, tokens: int) -> Entry:
         """Put the first `tokens` of an entry into a new one above it, which is returned."""
@@ -251,15 +251,15 @@ class EntryTree(ABC):
         self._attach(upper, lower)
         if cut % self._block_tokens:
             self._keep(upper, upper.blocks[-1])
-        self._enter(upper)
+        self._part(upper, lower)
         return upper
 
     def _duplicates(self, entry: Entry, table: Sequence[BlockId]) -> list[tuple[int, BlockId]]:
         """Whole blocks of the entry that the publisher holds copies of, by block index."""
         first = entry.start // self._block_tokens
-        whole = entry.blocks[: max(0, entry.end // self._block_tokens - first)]
-        if whole == table[first : first + len(whole)]:
+        if entry.blocks == table[first : first + len(entry.blocks)]:
             return []
+        whole = entry.blocks[: entry.end // self._block_tokens - first]
         return [
             (index, block)
             for index, block in enumerate(whole, start=first)
@@ -271,7 +271,7 @@ class EntryTree(ABC):
             self.unhold(leaf, holder)
             if parent is not self.root:
                 self.hold(parent, holder)
-        self._leave(leaf)
+        self._leave(leaf, 0)
         self._detach(parent, leaf)
         sibling = next(children(parent), None)
         if leaf.start % self._block_tokens and sibling and parent.blocks[-1] == leaf.blocks[0]:
@@ -322,8 +322,6 @@ class EntryTree(ABC):
         parent = entry.parent
         if parent is None or parent.end != entry.start or not entry.ids:
             raise Corrupt(f"{where} does not continue its parent")
-        if entry.end > self._limit(entry.start):
-            raise Corrupt(f"{where} reaches too far")
         if self._child(parent, entry.scope, entry.ids[0]) is not entry:
             raise Corrupt(f"{where} cannot be found")
         covered = self._blocks_to(entry.end) - entry.start // self._block_tokens

@@ -1,4 +1,4 @@
-"""What is the hashed index's own: names, blocks as entries, hashing once; the rest: `test_tree.py`."""
+"""What is the hashed index's own: names, the table, hashing once; the rest: `test_tree.py`."""
 
 from array import array
 from collections.abc import Sequence
@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from engine.api import OPERATOR_SCOPE, Scope
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
-from engine.kv.hashed import HashedIndex, encode_root, encode_stretch, sha256_digest
+from engine.kv.hashed import (
+    HashedIndex,
+    encode_root,
+    encode_scope,
+    encode_stretch,
+    sha256_digest,
+)
 from engine.kv.prefix import NO_END, Entry, Match, Scopes
 from tests.kit.indexes import no_digest, no_key
 
@@ -18,19 +24,24 @@ ANN: Scopes = ((Scope("ann"), NO_END),)
 
 
 class Bench:
-    """A hashed index of 4-token blocks that writes down whatever it hashes."""
+    """A hashed index of 4-token blocks that writes down what it hashes and how often it searches."""
 
     def __init__(self, fingerprint: str = "model", digest=sha256_digest) -> None:
         self.hashed: list[bytes] = []
+        self.searched = 0
         self.digest = digest
         self.pool = BlockPool(64)
         self.index = HashedIndex(
-            self.pool, 4, model_fingerprint=fingerprint, digest=self.note, key=no_key
+            self.pool, 4, model_fingerprint=fingerprint, digest=self.note, key=self.search
         )
 
     def note(self, encoded: bytes) -> bytes:
         self.hashed.append(encoded)
         return self.digest(encoded)
+
+    def search(self, scope: Scope, token_id: int) -> object:
+        self.searched += 1
+        return no_key(scope, token_id)
 
     def publish(self, ids: Sequence[int], scopes: Scopes = ANN, *, behind: Entry | None = None):
         table = self.pool.allocate(-(-len(ids) // 4))
@@ -44,10 +55,10 @@ class Bench:
         return self.index.match(array("I", ids), scopes, len(ids))
 
     def name(self, ids: Sequence[int], scopes: Scopes = ANN) -> bytes:
-        """What the path is called, wherever its entries begin."""
+        """What the path's last block is called, wherever its entries begin and end."""
         match = self.match(ids, scopes)
-        assert (match.tokens, match.ends_entry) == (len(ids), True)
-        return match.entry.name
+        assert match.tokens == len(ids) and (match.ends_entry or len(ids) % 4 == 0)
+        return match.entry.names[(len(ids) - 1) // 4 - match.entry.start // 4]
 
 
 names = st.binary(max_size=6)
@@ -61,7 +72,7 @@ stretches = st.tuples(names, scopes_, starts, ids_)
 @given(stretches, stretches, st.text(max_size=6))
 def test_different_things_are_encoded_differently(one, other, fingerprint):
     encoded = [
-        encode_stretch(before, scope, start, array("I", ids))
+        encode_stretch(before, encode_scope(scope), start, array("I", ids).tobytes())
         for before, scope, start, ids in (one, other)
     ]
 
@@ -73,29 +84,43 @@ def test_different_things_are_encoded_differently(one, other, fingerprint):
 @given(st.binary(max_size=24), st.integers(0, 24), st.integers(0, 24))
 def test_no_bytes_can_wander_from_one_field_into_the_next(text, one, other):
     """Equal bytes, divided elsewhere between a name and a scope."""
-    ids = array("I", [1])
+    tokens = array("I", [1]).tobytes()
     cuts = [min(cut, len(text)) for cut in (one, other)]
-    encoded = [
-        encode_stretch(text[:cut], Scope(text[cut:].decode("latin-1")), 0, ids) for cut in cuts
-    ]
+    encoded = [encode_stretch(text[:cut], text[cut:], 0, tokens) for cut in cuts]
 
     assert (encoded[0] == encoded[1]) == (cuts[0] == cuts[1])
 
 
 def test_a_scope_that_is_no_valid_text_has_a_name_as_well():
-    broken, plain = Scope("\ud800"), Scope("?")
-
-    assert encode_stretch(b"", broken, 0, array("I")) != encode_stretch(b"", plain, 0, array("I"))
+    assert encode_scope(Scope("\ud800")) != encode_scope(Scope("?"))
 
 
-def test_every_entry_is_one_block_or_less():
+def test_every_block_of_an_entry_is_in_the_table():
     bench = Bench()
+    scopes: Scopes = ((OPERATOR_SCOPE, 6), *ANN)
 
-    bench.publish(range(14), ((OPERATOR_SCOPE, 6), *ANN))
+    bench.publish(range(14), scopes)
 
-    spans = {(entry.start, entry.end) for entry in bench.index.entries()}
-    assert spans == {(0, 4), (4, 6), (6, 8), (8, 12), (12, 14)}
-    assert all(len(entry.blocks) == 1 for entry in bench.index.entries())
+    entries = {(entry.start, entry.end): entry for entry in bench.index.entries()}
+    assert entries.keys() == {(0, 6), (6, 14)}
+    filed = [(name, entry) for name, named in bench.index._named.items() for entry in named]
+    assert filed == [
+        (bench.name(range(end), scopes), entries[span])
+        for end, span in ((4, (0, 6)), (6, (0, 6)), (8, (6, 14)), (12, (6, 14)), (14, (6, 14)))
+    ]
+
+
+def test_a_block_that_is_cut_off_is_in_the_table_no_more():
+    bench = Bench()
+    leaf = bench.publish(range(14)).entry
+
+    bench.index.trim(leaf, 2)
+
+    assert len(bench.index._named) == 2
+    assert bench.match(range(14)).tokens == 8
+    bench.index.check()
+    bench.index.trim(leaf, 2)
+    assert not bench.index._named
 
 
 def test_a_name_depends_on_all_that_comes_before_and_on_nothing_else():
@@ -142,6 +167,18 @@ def test_what_is_published_piece_by_piece_is_hashed_once():
     assert len(bench.hashed) == 1 + 10
 
 
+def test_a_split_hashes_only_the_block_that_it_cuts():
+    bench = Bench()
+    bench.publish(range(40))
+    before = len(bench.hashed)
+
+    bench.publish([*range(20), 99])
+
+    assert len(bench.hashed) == before + 1
+    bench.publish([*range(30), 99])
+    assert len(bench.hashed) == before + 3
+
+
 def test_what_is_known_is_not_hashed_again_when_it_is_published():
     bench = Bench()
     bench.publish(range(40))
@@ -163,18 +200,31 @@ def test_a_lookup_hashes_as_far_as_it_finds_and_once_more():
     assert len(bench.hashed) == before + 6
 
 
-@pytest.mark.parametrize("damage", ["name", "table", "limit"])
+def test_a_lookup_searches_the_tree_once_however_often_paths_part():
+    bench = Bench()
+    bench.publish(range(40))
+    for end in range(6, 38):
+        bench.publish([*range(end), 99])
+    before = bench.searched
+
+    match = bench.match(range(40))
+
+    assert len(list(match.entry.path())) > 30
+    assert (match.tokens, bench.searched) == (40, before + 1)
+
+
+@pytest.mark.parametrize("damage", ["names", "table", "place"])
 def test_check_notices_a_table_that_is_not_the_trees(damage):
     bench = Bench()
     leaf = bench.publish(range(8)).entry
 
     match damage:
-        case "name":
-            leaf.name = b"another"
+        case "names":
+            leaf.names[0] = b"another"
         case "table":
             bench.index._named[b"nobody"] = [leaf]
-        case "limit":
-            leaf.ids += array("I", [8])
+        case "place":
+            bench.index._named[leaf.names[0]] = [bench.index.root]
         case _:
             raise AssertionError(damage)
 

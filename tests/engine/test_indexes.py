@@ -14,7 +14,7 @@ def test_every_name_stands_for_an_index():
     made = [new_index(name, BlockPool(1), 4, "model") for name in PREFIX_INDEXES]
 
     assert [type(index) for index in made] == [RadixIndex, HashedIndex]
-    assert made[1].root.name == sha256_digest(encode_root("model"))
+    assert made[1].root.names == [sha256_digest(encode_root("model"))]
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_known():
