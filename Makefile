@@ -13,7 +13,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix web --no-fund --no-audit --no-update-notifier
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help run install page migrate check test format lock golden python chromium
+.PHONY: help run install page migrate check test bench format lock golden python chromium
 .DEFAULT_GOAL := help
 
 help: ## What can be made.
@@ -89,6 +89,17 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 test: chromium check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile
+
+.venv/benched: pyproject.toml | .venv/tested
+	$(call say,Installing what the benchmarks draw with: matplotlib; about 60 MB)
+	@$(PIP) install --quiet --no-build-isolation --editable '.[bench]'
+	@touch $@
+
+# LLAMA_SERVER, LLAMA_MODEL and VLLM_PYTHON name the peers: benchmarks/README.md.
+bench: .venv/benched ## Compare with the peers found here: an hour, or minutes with BENCH=--quick.
+	@mkdir -p benchmarks/last
+	$(PY) -m benchmarks.against $(BENCH) --json benchmarks/last/against.json
+	$(PY) -m benchmarks.plots benchmarks/last/against.json --out benchmarks/last
 
 format: .venv/tested ## Format and mend what a tool can.
 	$(PY) -m ruff check --fix .

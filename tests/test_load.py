@@ -5,6 +5,8 @@ import pytest
 
 from benchmarks.client import Failed, Target, ask
 from benchmarks.load import Run, Shape, moves, run, summarise, trace_gaps, usual_gaps
+from benchmarks.plots import PLOTS, draw
+from benchmarks.results import FIGURES, Result, Sample, best_peer, ratios, table
 from benchmarks.texts import message, text
 from tests.kit.server import Server
 
@@ -83,3 +85,67 @@ def test_pauses_are_those_of_the_gap_model_or_of_a_trace(tmp_path):
     assert usual[len(usual) // 2] == pytest.approx(1.58)
     assert list(usual) == sorted(usual)
     assert set(trace_gaps(trace, 2.0)) == {18.0}
+
+
+def a_result() -> Result:
+    """Two rounds of three servers: Keepwarm is twice as good as the second, whatever the unit."""
+    samples = []
+    for figure, of_figure in FIGURES.items():
+        for size in (100, 2000) if "{}" in of_figure.words else (None,):
+            for server, worse in (("Keepwarm", 1.0), ("Second", 2.0), ("Third", 3.0)):
+                for number in range(2):
+                    base = 10.0 * (number + 1)
+                    value = base / worse if of_figure.rises else base * worse
+                    samples.append(
+                        Sample(figure=figure, size=size, server=server, round=number, value=value)
+                    )
+    return Result(
+        machine="two cores",
+        date="today",
+        commit="abc",
+        model="small",
+        options={},
+        servers=["Keepwarm", "Second", "Third"],
+        samples=samples,
+    )
+
+
+def test_a_ratio_is_taken_within_a_round_and_above_one_is_better():
+    result = a_result()
+
+    assert best_peer(result, "decode", 100) == best_peer(result, "later", None) == "Second"
+    assert ratios(result, "decode", 100, "Third") == pytest.approx([3.0, 3.0])
+    assert ratios(result, "later", None, "Third") == pytest.approx([3.0, 3.0])
+
+
+def test_a_table_has_a_row_for_each_figure_and_size_and_a_column_for_each_server():
+    lines = table(a_result()).splitlines()
+
+    assert len(lines) == 2 + len(FIGURES) + sum("{}" in one.words for one in FIGURES.values())
+    assert "| Keepwarm | Second | Third |" in lines[0]
+    assert "**2.00x** (2.00 to 2.00), Second" in lines[2]
+
+
+def test_a_peer_that_was_not_there_leaves_its_cells_empty():
+    result = a_result()
+    alone = [one for one in result.samples if one.server == "Keepwarm" or one.figure == "later"]
+    result = msgspec.structs.replace(result, samples=alone)
+
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in table(result).splitlines()}
+
+    assert rows["reply tokens"].count("|  |") == 2
+    assert "2.00x" in rows["first token of later turns"]
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_plot_is_drawn_twice_the_same(name, tmp_path):
+    pytest.importorskip("matplotlib")
+    result = msgspec.json.decode(msgspec.json.encode(a_result()), type=Result)
+
+    written = draw(result, name, tmp_path)
+    once = [path.read_bytes() for path in written]
+    draw(result, name, tmp_path)
+
+    assert [path.suffix for path in written] == [".png", ".svg"]
+    assert [path.read_bytes() for path in written] == once
+    assert not draw(msgspec.structs.replace(result, samples=[]), name, tmp_path)

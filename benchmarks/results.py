@@ -1,0 +1,150 @@
+"""What a comparison measured: samples, their names and units, and the table with ratios.
+
+A ratio is taken within a round, of neighbours in time; its median and interval are what is told.
+It is how many times better the first server is, so above 1 is good whatever the unit.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from benchmarks.ratio import interval
+
+FIRST = "Keepwarm"
+"""Who is compared with the others."""
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """How a figure is called, `{}` standing for its size, and in which unit."""
+
+    words: str
+    unit: str
+
+    @property
+    def rises(self) -> bool:
+        """More is better."""
+        return self.unit == "tok/s"
+
+
+FIGURES = {
+    "prefill": Figure("prefill of {} tokens", "tok/s"),
+    "decode": Figure("decode, {} streams", "tok/s"),
+    "warm": Figure("first token of a turn, {} tokens of history", "ms"),
+    "cold": Figure("the same, {} tokens, nothing cached", "ms"),
+    "later": Figure("first token of later turns", "ms"),
+    "later_p95": Figure("the same, 95th percentile", "ms"),
+    "turn": Figure("first token of turn {}", "ms"),
+    "output": Figure("reply tokens", "tok/s"),
+    "computed": Figure("computed for a later turn", "tokens"),
+    "tight_later": Figure("tight memory: first token of later turns", "ms"),
+    "tight_later_p95": Figure("the same, 95th percentile", "ms"),
+    "tight_turn": Figure("tight memory: first token of turn {}", "ms"),
+    "tight_output": Figure("tight memory: reply tokens", "tok/s"),
+    "tight_computed": Figure("tight memory: computed for a later turn", "tokens"),
+    "apart": Figure("nothing shared: reply tokens", "tok/s"),
+    "session": Figure("memory that a session added", "KiB"),
+    "peak": Figure("peak memory of all processes", "MiB"),
+    "tight_peak": Figure("tight memory: peak memory of all processes", "MiB"),
+    "start": Figure("from the start to a first token", "s"),
+    "driver": Figure("the driver's own share of a core", "%"),
+}
+"""By their keys, in the order of the table."""
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of one server in one round; `size` is the figure's own, where it has one."""
+
+    figure: str
+    size: int | None = None
+    server: str
+    round: int
+    value: float
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One whole comparison."""
+
+    machine: str
+    date: str
+    commit: str
+    model: str
+    options: dict[str, str]
+    servers: list[str]
+    samples: list[Sample]
+    faults: list[str] = []
+    """What makes a time worthless, such as a reply of a wrong length."""
+
+    def values(self, figure: str, size: int | None, server: str) -> dict[int, float]:
+        """By round."""
+        return {
+            one.round: one.value
+            for one in self.samples
+            if (one.figure, one.size, one.server) == (figure, size, server)
+        }
+
+    def sizes(self, figure: str) -> list[int | None]:
+        found = {one.size for one in self.samples if one.figure == figure}
+        return sorted(found, key=lambda size: size or 0)
+
+
+def better(figure: str, one: float, other: float) -> float:
+    """How many times better `one` is."""
+    return one / other if FIGURES[figure].rises else other / one
+
+
+def ratios(result: Result, figure: str, size: int | None, other: str) -> list[float]:
+    """How many times better the first server is than `other`, round by round."""
+    ours = result.values(figure, size, FIRST)
+    theirs = result.values(figure, size, other)
+    return [
+        better(figure, ours[number], theirs[number])
+        for number in sorted(ours.keys() & theirs.keys())
+        if ours[number] and theirs[number]
+    ]
+
+
+def best_peer(result: Result, figure: str, size: int | None) -> str | None:
+    """Whose median is the best of the others'."""
+    medians = {
+        name: statistics.median(values.values())
+        for name in result.servers
+        if not name.startswith(FIRST) and (values := result.values(figure, size, name))
+    }
+    if not medians:
+        return None
+    choose = max if FIGURES[figure].rises else min
+    return choose(medians, key=lambda name: medians[name])
+
+
+def table(result: Result) -> str:
+    """Markdown: medians of each server, and the ratio to the best peer with its interval."""
+    heads = ["", "unit", *result.servers, f"{FIRST} against the best"]
+    rows = [heads, ["---", "---", *["---:"] * (len(heads) - 2)], *_rows(result)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def _rows(result: Result) -> Iterator[list[str]]:
+    for key, figure in FIGURES.items():
+        for size in result.sizes(key):
+            medians = [
+                _shown(list(result.values(key, size, server).values())) for server in result.servers
+            ]
+            words = figure.words.format(f"{size:,}" if size is not None else "")
+            yield [words, figure.unit, *medians, _against(result, key, size)]
+
+
+def _against(result: Result, figure: str, size: int | None) -> str:
+    peer = best_peer(result, figure, size)
+    found = ratios(result, figure, size, peer) if peer else []
+    if not found or figure == "driver":
+        return ""
+    median, low, high = interval(found)
+    return f"**{median:.2f}x** ({low:.2f} to {high:.2f}), {peer}"
+
+
+def _shown(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    median = statistics.median(values)
+    return f"{median:,.0f}" if median >= 100 else f"{median:.3g}"
