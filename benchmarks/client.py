@@ -156,16 +156,9 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
-class _Timings(msgspec.Struct):
-    """llama.cpp's own account."""
-
-    cache_n: int | None = None
-
-
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    timings: _Timings | None = None
     error: object = None
 
 
@@ -178,7 +171,7 @@ def _read(answer: _Answer, sent_s: float) -> Heard:
         raise Failed(f"HTTP {answer.status}: {said[:500].decode(errors='replace')}")
     texts: list[str] = []
     times: list[float] = []
-    usage, cached = None, None
+    usage = None
     for at, line in _lines(answer.pieces):
         if not line.startswith(b"data:") or line.endswith(b"[DONE]"):
             continue
@@ -186,22 +179,20 @@ def _read(answer: _Answer, sent_s: float) -> Heard:
         if chunk.error:
             raise Failed(str(chunk.error))
         usage = chunk.usage or usage
-        cached = chunk.timings.cache_n if chunk.timings else cached
         for choice in chunk.choices:
             if choice.delta.content:
                 texts.append(choice.delta.content)
                 times.append(at)
     if usage is None or not times:
         raise Failed("the answer has no text or no usage")
-    if cached is None and usage.prompt_tokens_details:
-        cached = usage.prompt_tokens_details.cached_tokens
+    details = usage.prompt_tokens_details
     return Heard(
         sent_s=sent_s,
         pieces_s=tuple(times),
         ended_s=answer.pieces[-1][0],
         text="".join(texts),
         prompt_tokens=usage.prompt_tokens,
-        cached_tokens=cached,
+        cached_tokens=details.cached_tokens if details else None,
         output_tokens=usage.completion_tokens,
     )
 
