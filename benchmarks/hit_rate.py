@@ -25,6 +25,9 @@ SHARES = (1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0, 2.0)
 
 TTL_S = 300.0
 
+DISK = 2.0
+"""How many times the memory lies below it, as the server has it by default (4 GiB and 2)."""
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Hit rates with so many units of memory, by policy."""
@@ -49,7 +52,7 @@ def policies(fitted: GapModel, *, signals: bool, index: str) -> dict[str, Policy
     if signals:
         named["lru, signals"] = Policy(heeds=True, index=index)
         named["cost, signals"] = Policy(model=MOONCAKE, heeds=True, index=index)
-        named["cost, fitted, signals"] = Policy(model=fitted, heeds=True, index=index)
+        named["cost, signals, disk"] = Policy(model=MOONCAKE, heeds=True, disk=DISK, index=index)
     return named
 
 

@@ -16,17 +16,18 @@ from itertools import count
 
 import msgspec
 
+from app.events import PresenceState
 from benchmarks.workloads import Event, Signal, Turn, Workload
-from engine.api import Hold, RetentionClass
-
-OPEN = Hold(retention=RetentionClass.RECENT)
-TYPING = Hold(retention=RetentionClass.LIVE, ttl_s=120.0)
-HIDDEN = Hold(retention=RetentionClass.RECENT)
-CLOSED = Hold(retention=RetentionClass.IDLE)
 
 LENGTH_S = 3600.0
 TYPING_S = 0.8
 """Seconds a token: four characters at five a second."""
+TYPED_TOKENS = 60
+"""What is longer is pasted: nobody types three hundred words into a chat."""
+READING_S = 0.2
+"""Seconds a token of the reply: about 230 words a minute."""
+AWAY_S = 15.0
+"""Who neither reads nor types for longer is not at the page."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +46,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     regenerations: float = 0.15
     children: float = 0.0
     sockets: bool = True
-    hides: float = 0.35
-    """Chance that the tab is hidden while its user reads and thinks."""
-    forgets: float = 0.15
+    hides: float = 0.8
+    """Chance that the tab of a user who is away is hidden; else it stays open on the screen."""
+    closes: float = 0.5
+    """Chance that who is away for more than ten minutes closed the page, and opens it again."""
+    forgets: float = 0.25
     """Chance that a tab is left open, hidden, after the last turn."""
     breaks: float = 0.02
     """Chance that a socket breaks after a turn, to come back within seconds."""
@@ -125,33 +128,31 @@ class _Session:
 
     def live(self, at_s: float, root: list[int]) -> Iterator[Event]:
         profile, chance = self._profile, self._chance
-        message = self._some(profile.opening)
         paths: list[tuple[list[int], int]] = []
+        reply: list[int] = []
         before_s = at_s - 20.0
-        yield from self._say(before_s, OPEN)
+        yield from self._say(before_s, PresenceState.OPEN)
         for turn in count():
-            begin_s = max(before_s, at_s - len(message) * profile.unit_tokens * TYPING_S)
-            yield from self._say(begin_s, TYPING)
-            base = self._base(paths) or root
-            kind = chance.random() if paths else 1.0
-            prompt = (
-                paths[-1][0][: paths[-1][1]] if kind < profile.regenerations else base + message
-            )
-            path = prompt + self._some(profile.reply)
+            typed: list[int] = []
+            if paths and chance.random() < profile.regenerations:
+                prompt = paths[-1][0][: paths[-1][1]]
+            else:
+                typed = self._some(profile.message if paths else profile.opening)
+                prompt = (self._base(paths) or root) + typed
+            yield from self._wait(before_s, at_s, self._tokens(reply), self._tokens(typed))
+            reply = self._some(profile.reply)
+            path = prompt + reply
             paths.append((path, len(prompt)))
             yield self._turn(at_s, path, len(prompt))
-            yield from self._say(at_s, OPEN)
+            yield from self._say(at_s, PresenceState.OPEN)
             if turn == 1 and chance.random() < profile.children:
                 child = _Session(profile, chance, self._units, f"{self._name}/child")
                 yield from child.live(at_s + 1.0, path)
             goes_on = profile.goes_on[min(turn, len(profile.goes_on) - 1)]
-            before_s, gap_s = at_s, self._lognormal(profile.gap_s)
             if chance.random() >= goes_on or turn > 200:
-                yield from self._leave(at_s)
+                yield from self._leave(at_s, self._tokens(reply))
                 return
-            at_s += gap_s
-            yield from self._think(before_s, at_s)
-            message = self._some(profile.message)
+            before_s, at_s = at_s, at_s + self._lognormal(profile.gap_s)
 
     def _base(self, paths: list[tuple[list[int], int]]) -> list[int]:
         """What the next message goes on from: the last turn, or, edited, an earlier one."""
@@ -161,24 +162,39 @@ class _Session:
             return paths[self._chance.randrange(len(paths) - 1)][0]
         return paths[-1][0]
 
-    def _think(self, start_s: float, end_s: float) -> Iterator[Event]:
+    def _wait(self, start_s: float, end_s: float, reply: int, typed: int) -> Iterator[Event]:
+        """Between two turns: the user reads, is away perhaps, comes back, types."""
         chance, profile = self._chance, self._profile
         if chance.random() < profile.breaks:
-            yield from self._say(start_s + 1.0, CLOSED)
-            yield from self._say(min(end_s, start_s + chance.uniform(5.0, 30.0)), OPEN)
-        if end_s - start_s > 600.0 and chance.random() < 0.5:
-            yield from self._say(start_s + 300.0, CLOSED)
-        elif chance.random() < profile.hides:
-            yield from self._say(start_s + min(20.0, (end_s - start_s) / 2), HIDDEN)
+            yield from self._say(start_s + 1.0, PresenceState.CLOSED)
+            yield from self._say(
+                min(end_s, start_s + chance.uniform(5.0, 30.0)), PresenceState.OPEN
+            )
+        types_s = max(start_s, end_s - TYPING_S * min(TYPED_TOKENS, typed))
+        leaves_s = start_s + READING_S * reply
+        back_s = types_s - chance.uniform(2.0, 10.0)
+        if back_s - leaves_s > AWAY_S:
+            if back_s - leaves_s > 600.0 and chance.random() < profile.closes:
+                yield from self._say(leaves_s, PresenceState.CLOSED)
+                yield from self._say(back_s, PresenceState.OPEN)
+            elif chance.random() < profile.hides:
+                yield from self._say(leaves_s, PresenceState.HIDDEN)
+                yield from self._say(back_s, PresenceState.OPEN)
+        if typed:
+            yield from self._say(types_s, PresenceState.TYPING)
 
-    def _leave(self, at_s: float) -> Iterator[Event]:
-        after_s = at_s + self._lognormal((60.0, 1.0))
+    def _leave(self, at_s: float, reply: int) -> Iterator[Event]:
+        """The last answer is read; then the tab is closed, or stays where it is for ever."""
+        after_s = at_s + READING_S * reply * self._lognormal((1.0, 0.5))
         forgotten = self._chance.random() < self._profile.forgets
-        yield from self._say(after_s, HIDDEN if forgotten else CLOSED)
+        yield from self._say(after_s, PresenceState.HIDDEN if forgotten else PresenceState.CLOSED)
 
-    def _say(self, at_s: float, wish: Hold) -> Iterator[Event]:
+    def _tokens(self, units: list[int]) -> int:
+        return len(units) * self._profile.unit_tokens
+
+    def _say(self, at_s: float, state: PresenceState) -> Iterator[Event]:
         if self._profile.sockets:
-            yield Signal(at_s=max(0.0, at_s), owner=self._owner, session=self._name, wish=wish)
+            yield Signal(at_s=max(0.0, at_s), owner=self._owner, session=self._name, state=state)
 
     def _turn(self, at_s: float, path: list[int], prompt: int) -> Turn:
         return Turn(

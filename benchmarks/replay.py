@@ -8,21 +8,28 @@ import heapq
 
 import msgspec
 
+from app.chat.liveness import wishes
+from app.events import PresenceState
 from benchmarks.workloads import Signal, Turn, Workload
 from engine.api import (
     OPERATOR_SCOPE,
     Forget,
+    Hold,
     OwnerId,
     Scope,
     SessionId,
     Subject,
     SubjectKind,
+    Warm,
 )
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache, lease_key
+from engine.kv.holding import Closing
 from engine.kv.indexes import new_index
 from engine.kv.prefix import NO_END, Scopes
 from engine.kv.returns import GapModel
+from engine.kv.tiers import SEGMENT_TOKENS, Tiers, TierSizes
+from engine.step import Arrival, Drop, Restore
 
 
 class Score(msgspec.Struct, kw_only=True):
@@ -43,12 +50,14 @@ class Score(msgspec.Struct, kw_only=True):
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How the cache decides. `model` None: least recently used inside a class.
 
-    `ttl_s`: a session that was not used for so long is forgotten. `heeds`: signals are carried out.
+    `ttl_s`: a session that was not used for so long is forgotten. `heeds`: the app's wishes for what
+    sockets say are carried out. `disk`: how many times the pool's size a disk below it has.
     """
 
     model: GapModel | None = None
     ttl_s: float | None = None
     heeds: bool = False
+    disk: float = 0.0
     index: str = "radix"
 
 
@@ -57,7 +66,13 @@ class Replay:
 
     def __init__(self, units: int, policy: Policy, unit_tokens: int) -> None:
         pool = BlockPool(units)
-        self.cache = Cache(pool, new_index(policy.index, pool, 1, ""), 1)
+        sizes = TierSizes(
+            token_bytes=1,
+            disk_bytes=int(policy.disk * units),
+            segment_tokens=max(1, SEGMENT_TOKENS // unit_tokens),
+        )
+        tiers = Tiers(sizes, pool, 1, "")
+        self.cache = Cache(pool, new_index(policy.index, pool, 1, ""), 1, tiers=tiers)
         model = policy.model
         if model is not None:
             # The cache takes a unit for a token.
@@ -66,6 +81,7 @@ class Replay:
         self._policy = policy
         self._expiries: list[tuple[float, str, str]] = []
         self._used_s: dict[tuple[str, str], float] = {}
+        self._told: dict[Subject, PresenceState] = {}
 
     def run(self, workload: Workload) -> Score:
         score = Score()
@@ -86,16 +102,54 @@ class Replay:
         holding = self.cache.acquire(turn.path, scopes, known_end=turn.prompt, now=turn.at_s)
         if holding is None:
             return 0
+        hits = holding.cached
+        self._carry()
         key = lease_key(OwnerId(turn.owner), SessionId(turn.session))
         self.cache.release(holding, turn.path, turn.kept, key=key, now=turn.at_s)
         if self._policy.ttl_s is not None:
             due_s = turn.at_s + self._policy.ttl_s
             self._used_s[turn.owner, turn.session] = due_s
             heapq.heappush(self._expiries, (due_s, turn.owner, turn.session))
-        return holding.cached
+        self._carry()
+        return hits
 
     def _heed(self, signal: Signal) -> None:
-        self.cache.lease(_subject(signal.owner, signal.session), signal.wish, signal.at_s)
+        subject = _subject(signal.owner, signal.session)
+        before = self._told.get(subject, PresenceState.CLOSED)
+        self._told[subject] = signal.state
+        for wish in wishes(before, signal.state):
+            if isinstance(wish, Hold) and signal.state is not PresenceState.CLOSED:
+                # Renewed for as long as the socket says so.
+                renewed = msgspec.structs.replace(wish, ttl_s=None)
+                self.cache.lease(subject, renewed, signal.at_s)
+            else:
+                self.cache.lease(subject, wish, signal.at_s)
+            if isinstance(wish, Warm):
+                self._warm(subject, signal.at_s)
+
+    def _warm(self, subject: Subject, now: float) -> None:
+        """As the engine does: a turn of no consequence goes through what was parked."""
+        key = lease_key(subject.owner_id, SessionId(subject.subject_id))
+        path = self.cache.parked(key)
+        if path is None:
+            return
+        ids, scopes = path
+        holding = self.cache.acquire(ids, scopes, known_end=len(ids), now=now)
+        if holding is not None:
+            self._carry()
+            holding.closing = Closing(counted=False)
+            self.cache.release(holding, ids, holding.cached, key=key, now=now)
+            self._carry()
+
+    def _carry(self) -> None:
+        """Whatever is to be moved arrives whole, at once."""
+        while orders := self.cache.take_transfers():
+            for order in orders:
+                if not isinstance(order, Drop):
+                    pieces = len(order.pieces) if isinstance(order, Restore) else 1
+                    self.cache.arrived(
+                        Arrival(transfer_id=order.transfer_id, pieces=pieces, seconds=0.0)
+                    )
 
     def _expire(self, now: float) -> None:
         self.cache.expire(now)

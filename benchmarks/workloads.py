@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.api import Hold
+from app.events import PresenceState
 
 TRACE_UNIT_TOKENS = 512
 
@@ -33,12 +33,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
-    """What the app wishes for a session when its socket says something."""
+    """What a session's socket says."""
 
     at_s: float
     owner: str
     session: str
-    wish: Hold
+    state: PresenceState
 
 
 Event = Turn | Signal

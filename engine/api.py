@@ -276,11 +276,13 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
 
     Each of the subject's turns opens the window of `ttl_s` anew; when it is over the subject is
     `RECENT` after its last turn, then `IDLE`, and nothing is let go by that. From `KEPT` on blocks
-    are pinned, within a budget.
+    are pinned, within a budget. Where that is spent, who is `imminent` (the next turn is being
+    written) keeps what is his before others of the class.
     """
 
     retention: RetentionClass
     ttl_s: float | None = None
+    imminent: bool = False
 
 
 class Forget(msgspec.Struct, frozen=True, kw_only=True, tag="forget"):

@@ -2,7 +2,7 @@
 
     open, typing   LIVE, renewed for as long as a socket says so
     hidden         RECENT, in the same way
-    gone           what it was for a while, in which a page may come back; then the engine's rules
+    gone           RECENT for a while, in which a page may come back; then idle, and parked
 
 Several pages may show one conversation: the most alive of them counts. A conversation that comes to
 life is brought back from lower tiers, and so it is when somebody begins to type. A wish that fails is
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from app.events import PresenceState
 from app.ids import ConversationId, UserId
-from engine.api import Engine, Hold, OwnerId, RetentionClass, Subject, SubjectKind, Warm
+from engine.api import Engine, Hold, OwnerId, RetentionClass, Subject, SubjectKind, Warm, Wish
 from engine.errors import EngineError
 
 LOG = logging.getLogger(__name__)
@@ -29,6 +29,19 @@ RETURN_S = 60.0
 
 _ALIVE = (PresenceState.OPEN, PresenceState.TYPING)
 _ORDER = (PresenceState.HIDDEN, PresenceState.OPEN, PresenceState.TYPING)
+
+
+def wishes(before: PresenceState, state: PresenceState) -> Iterator[Wish]:
+    """What is wished of the engine when a conversation was shown so before, and now is so."""
+    if state in _ALIVE:
+        typing = state is PresenceState.TYPING
+        yield Hold(retention=RetentionClass.LIVE, ttl_s=TTL_S, imminent=typing)
+        if before not in _ALIVE or (typing and before is not state):
+            yield Warm()
+    elif state is PresenceState.HIDDEN:
+        yield Hold(retention=RetentionClass.RECENT, ttl_s=TTL_S)
+    elif before is not PresenceState.CLOSED:
+        yield Hold(retention=RetentionClass.RECENT, ttl_s=RETURN_S)
 
 
 class Liveness:
@@ -93,24 +106,12 @@ class Liveness:
         else:
             self._told[subject] = state
         try:
-            await self._say(subject, before, state)
+            for wish in wishes(before, state):
+                await self._engine.lease(subject, wish)
         except EngineError:
             pass  # said again with the next renewal
         except Exception:  # one wish's fault must not end the others
             LOG.exception("a wish for %s failed", subject.subject_id)
-
-    async def _say(self, subject: Subject, before: PresenceState, state: PresenceState) -> None:
-        if state in _ALIVE:
-            await self._hold(subject, RetentionClass.LIVE, TTL_S)
-            if before not in _ALIVE or (state is PresenceState.TYPING and before is not state):
-                await self._engine.lease(subject, Warm())
-        elif state is PresenceState.HIDDEN:
-            await self._hold(subject, RetentionClass.RECENT, TTL_S)
-        elif before in _ALIVE:
-            await self._hold(subject, RetentionClass.LIVE, RETURN_S)
-
-    async def _hold(self, subject: Subject, retention: RetentionClass, ttl_s: float) -> None:
-        await self._engine.lease(subject, Hold(retention=retention, ttl_s=ttl_s))
 
 
 class Presence:

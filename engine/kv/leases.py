@@ -88,6 +88,7 @@ class Leases:
         lease = self._leases.setdefault(key, Lease(key, SubjectKind.SESSION, self._now))
         if closing.counted:
             lease.learn_turn(entry, self._now)
+            lease.imminent = False
         lease.durable = lease.durable and closing.durable
         left, path = lease.stopped, set(entry.path())
         self._use(lease, entry)
@@ -117,6 +118,7 @@ class Leases:
             held = [self._leases.setdefault(key, Lease(key, subject.kind, self._now))]
         for lease in held:
             lease.wished, lease.ttl_s = wish.retention, wish.ttl_s
+            lease.imminent = wish.imminent
             lease.kind = subject.kind if subject.kind is not SubjectKind.OWNER else lease.kind
             self._renew(lease)
             self._review(lease)

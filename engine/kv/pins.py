@@ -2,12 +2,14 @@
 
 Knows leases, classes and block counts; reads no clock, evicts nothing. Upholds law 10: no more is
 pinned than the budget of the pool and of each owner allows. What is wished beyond it is degraded in
-a strict order: the weakest class first, in it the owner who pins most, of whose leases the one that
-was used longest ago. A block that several leases pin counts once, and for an owner at most once.
+a strict order: the weakest class first, in it the owner who is furthest over an equal share by more
+than one subject, else whoever; of those leases the one whose next turn is not
+being written yet, which was used longest ago. A block that several leases pin counts once, and for an owner at most once.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 import msgspec
 
@@ -53,6 +55,7 @@ class Lease:
     is the class that was asked for, until `expires_s`; `retention` is the one granted. What is not
     `durable` may lie in memory only. `stopped` is the use by which its last turn
     ended, if that was cut short.
+    `imminent`: its next turn is being written.
     `ttl_s` is the wish's window, which every turn opens anew. `queued_s` and `rank` belong to those
     who look after expiry and budget.
     """
@@ -62,6 +65,7 @@ class Lease:
         "entries",
         "expires_s",
         "habit",
+        "imminent",
         "key",
         "kind",
         "orphan",
@@ -88,6 +92,7 @@ class Lease:
         self.recent_until_s = NEVER
         self.used_s = now
         self.habit = NO_HABIT
+        self.imminent = False
         self.durable = True
         self.stopped: int | None = None
         self.entries: set[Entry] = set()
@@ -224,17 +229,35 @@ class Pins:
 
     def _weakest(self, owner_id: OwnerId | None = None) -> Lease:
         for owners in self._pinning.values():
-            if owner_id is None and owners:
-                # Among equals the one who got what he has first.
-                most = max(owners, key=self._pool.pinned_by)
-                return _oldest(owners[most])
             if owner_id in owners:
-                return _oldest(owners[owner_id])
+                return _first(owners[owner_id])
+            if owner_id is None and owners:
+                over = self._over(owners)
+                # Among equals the one who got what he has first.
+                most = max(over, key=over.__getitem__)
+                greedy = over[most] > 0
+                return _first(owners[most] if greedy else chain.from_iterable(owners.values()))
         raise Corrupt("more is pinned than all leases pin")
 
-    def _strength(self, lease: Lease) -> tuple[int, int, float]:
+    def _over(self, owners: Mapping[OwnerId, Iterable[Lease]]) -> dict[OwnerId, int]:
+        """Blocks that each pins beyond an equal share and beyond his longest path.
+
+        One long conversation is no greed.
+        """
+        everybody = {owner_id for pinning in self._pinning.values() for owner_id in pinning}
+        share = self.blocks // len(everybody)
+        return {
+            owner_id: self._pool.pinned_by(owner_id)
+            - max(share, *(self._blocks_of(lease) for lease in leases))
+            for owner_id, leases in owners.items()
+        }
+
+    def _blocks_of(self, lease: Lease) -> int:
+        return -(-lease.cached_tokens // self._block_tokens)
+
+    def _strength(self, lease: Lease) -> tuple[int, bool, float]:
         assert lease.wished is not None
-        return lease.wished, -self._pool.pinned_by(lease.owner_id), lease.used_s
+        return lease.wished, lease.imminent, lease.used_s
 
     def _fits(self, lease: Lease) -> bool:
         """Whether what the lease would pin beyond what is pinned fits into the budget."""
@@ -262,8 +285,8 @@ def blocks_of(leases: Iterable[Lease]) -> set[BlockId]:
     return {block for entry in paths for block in entry.blocks}
 
 
-def _oldest(leases: Iterable[Lease]) -> Lease:
-    return min(leases, key=lambda lease: lease.used_s)
+def _first(leases: Iterable[Lease]) -> Lease:
+    return min(leases, key=lambda lease: (lease.imminent, lease.used_s))
 
 
 def _added_blocks(entry: Entry) -> int:

@@ -285,7 +285,8 @@ def wishes(site: Serving) -> list[tuple[str, object]]:
 
 LIVE = Hold(retention=RetentionClass.LIVE, ttl_s=liveness.TTL_S)
 HIDDEN = Hold(retention=RetentionClass.RECENT, ttl_s=liveness.TTL_S)
-GONE = Hold(retention=RetentionClass.LIVE, ttl_s=liveness.RETURN_S)
+WRITES = Hold(retention=RetentionClass.LIVE, ttl_s=liveness.TTL_S, imminent=True)
+GONE = Hold(retention=RetentionClass.RECENT, ttl_s=liveness.RETURN_S)
 
 
 async def test_what_is_looked_at_is_live_and_brought_back_and_what_is_hidden_is_not(site, somebody):
@@ -302,7 +303,7 @@ async def test_what_is_looked_at_is_live_and_brought_back_and_what_is_hidden_is_
         await until(site, lambda: told() == [LIVE, Warm()])
         for state, expected in (
             (PresenceState.HIDDEN, [HIDDEN]),
-            (PresenceState.TYPING, [LIVE, Warm()]),
+            (PresenceState.TYPING, [WRITES, Warm()]),
         ):
             engine_of(site).leases.clear()
             await tab.send(Presence(conversation_id=conversation_id, state=state))

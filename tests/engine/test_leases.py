@@ -70,10 +70,12 @@ class Bench:
         *,
         ttl_s: float | None = None,
         owner_id: OwnerId = ANN,
+        imminent: bool = False,
     ) -> Lease:
         """Wish for a session's class; returns its lease."""
         subject = session(name, owner_id)
-        (lease,) = self.leases.hold(subject, Hold(retention=retention, ttl_s=ttl_s), now)
+        wish = Hold(retention=retention, ttl_s=ttl_s, imminent=imminent)
+        (lease,) = self.leases.hold(subject, wish, now)
         self.leases.check()
         return lease
 
@@ -349,7 +351,7 @@ def test_the_weakest_class_is_degraded_first():
     assert bench.classes() == {"SHARED": SHARED, "KEPT": RECENT, "LIVE": RECENT, "new": LIVE}
 
 
-def test_the_owner_who_pins_most_is_degraded_first():
+def test_the_owner_furthest_over_an_equal_share_is_degraded_first():
     bench = Bench(blocks=10, budget=Budget(share=0.6, share_per_owner=1))
     for at in range(2):
         bench.turn(f"b{at}", blocks(at, 2), 5 + at, BEN)
@@ -361,6 +363,34 @@ def test_the_owner_who_pins_most_is_degraded_first():
     bench.hold("a1", LIVE, 1)
 
     assert bench.classes() == {"b0": RECENT, "b1": LIVE, "a0": LIVE, "a1": LIVE}
+
+
+def test_one_long_conversation_is_no_greed():
+    bench = Bench(blocks=20, budget=Budget(share=0.5, share_per_owner=1))
+    bench.turn("b", blocks(0, 1), 0, BEN)
+    bench.hold("b", LIVE, 0, owner_id=BEN)
+    bench.turn("long", blocks(1, 8), 1)
+    bench.hold("long", LIVE, 1)
+
+    bench.turn("c", blocks(2, 2), 2, OwnerId("cat"))
+    bench.hold("c", LIVE, 2, owner_id=OwnerId("cat"))
+
+    assert bench.classes() == {"b": RECENT, "long": LIVE, "c": LIVE}
+
+
+def test_who_writes_the_next_turn_is_degraded_last_until_it_has_come():
+    bench = Bench(blocks=20, budget=Budget(share=0.3, share_per_owner=1))
+    for at, name in enumerate(("writes", "reads", "too")):
+        bench.turn(name, blocks(at, 2), at)
+        bench.hold(name, LIVE, at, imminent=name == "writes")
+
+    bench.turn("new", blocks(9, 2), 5)
+    bench.hold("new", LIVE, 5)
+    assert bench.classes() == {"writes": LIVE, "reads": RECENT, "too": LIVE, "new": LIVE}
+    bench.turn("writes", blocks(0, 3), 6)
+    bench.turn("new", blocks(9, 4), 7)
+
+    assert bench.classes() == {"writes": RECENT, "reads": RECENT, "too": LIVE, "new": LIVE}
 
 
 def test_one_owner_may_pin_no_more_than_a_share():
