@@ -44,10 +44,6 @@ from engine.waiting import Waiting
 
 RETRY_AFTER_S = 1.0
 
-LOOK_AHEAD_TOKENS = 256
-"""Room for so much of a reply is promised when its turn is seated (half of the trace's replies are
-shorter than 350 tokens); a longer one takes what is there, in the end from the weakest."""
-
 CHUNKS = 4
 """Into how many chunks a step is cut: fewer and longer ones are cheaper to compute."""
 
@@ -297,7 +293,7 @@ class Scheduler:
                     sequence.scopes,
                     known_end=sequence.known_end,
                     now=now,
-                    ahead=min(LOOK_AHEAD_TOKENS, sequence.end - len(sequence.ids)),
+                    ahead=sequence.worst_case_tokens,
                 )
             if holding is None:
                 weakest = self._weakest() if self.running else None

@@ -24,6 +24,10 @@ from engine.step import Draw, Run
 RANKS = {JobClass.INTERACTIVE: 0, JobClass.BACKGROUND: 1, JobClass.DRAFT: 2}
 """The scheduler's order of job classes: a lower rank goes first."""
 
+UNSTATED_REPLY_TOKENS = 2048
+"""The worst case of a reply that has no limit but the context: none in the Mooncake trace is
+longer. One that is takes what is there, in the end from the weakest."""
+
 
 class Status(enum.Enum):
     WAITING = "waiting"
@@ -168,6 +172,13 @@ class Sequence:
     def pending(self) -> int:
         """Known ids without KV: 1 when it decodes, more while it prefills."""
         return len(self.ids) - self.written
+
+    @property
+    def worst_case_tokens(self) -> int:
+        """What its reply may still take, and what a seat comes with room for."""
+        left = self.end - len(self.ids)
+        stated = self.job.limits.max_output_tokens is not None
+        return left if stated else min(left, UNSTATED_REPLY_TOKENS)
 
     @property
     def known_end(self) -> int:

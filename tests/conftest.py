@@ -8,7 +8,7 @@ import pytest
 
 from app.db.base import Database
 from app.db.revisions import migrate
-from engine import scheduler
+from engine.sequence import Sequence
 from tests.kit.db import new_postgres_url, start_postgres
 from tests.kit.server import Server, start_server
 
@@ -47,4 +47,4 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def nothing_is_promised(monkeypatch):
     """Turns are seated wherever their prompt fits, as if every reply were a long one."""
-    monkeypatch.setattr(scheduler, "LOOK_AHEAD_TOKENS", 0)
+    monkeypatch.setattr(Sequence, "worst_case_tokens", 0)

@@ -1,8 +1,8 @@
 """Room that is promised: blocks that those who run will need for their replies.
 
-Knows the pool's counts; gives no block away. Upholds law 10: a newcomer is let in only
-where it fits beside what was promised to others, so that they hardly ever have to give way. Who
-grows beyond its promise takes what is there.
+Knows the pool's counts; gives no block away. Upholds law 10: a newcomer is let in only where the
+worst case of its turn fits beside what was promised to others, so that none of them has to give way
+to it. Who grows beyond its promise takes what is there.
 """
 
 from collections.abc import Iterable

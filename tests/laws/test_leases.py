@@ -149,16 +149,19 @@ def test_10_what_the_budget_let_go_is_told_in_the_receipt(index):
 
 
 @pytest.mark.parametrize("index", INDEXES)
-def test_10_a_turn_is_seated_where_its_reply_has_room_and_needs_nobody_elses(index):
+@pytest.mark.parametrize(("pool_blocks", "output"), [(6, 40), (60, 600), (6, None)])
+def test_10_a_turn_is_seated_where_its_worst_case_has_room(index, pool_blocks, output):
     """Each alone fits, both together do not: the second waits, and nobody has to start again."""
-    desk = desk_with(index, config(pool_blocks=6, context_tokens=96, max_running=2), WHOLE)
-    jobs = [desk.submit(desk.job([fill] * 30, output=40)) for fill in (2, 3)]
+    limits = config(pool_blocks=pool_blocks, context_tokens=16 * pool_blocks, max_running=2)
+    desk = desk_with(index, limits, WHOLE)
+    jobs = [desk.submit(desk.job([fill] * 30, output=output)) for fill in (2, 3)]
     desk.step()
     assert desk.core.stats().running_jobs == 1
 
     desk.drain()
 
-    assert [len(desk.ended[job.job_id].token_ids) for job in jobs] == [40, 40]
+    for job in jobs:
+        assert len(desk.ended[job.job_id].token_ids) == (output or limits.context_tokens - 30)
     assert desk.core.stats().preemptions == 0
 
 
