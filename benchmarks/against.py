@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import datetime
 import platform
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,8 +29,6 @@ from tests.kit.server import ROOT
 NEW_WORDS = 28
 """With the template about 40 tokens: a turn of the history curve."""
 ROOMY = Memory(slots=8, slot_tokens=8192)
-TIGHT = Memory(slots=4, slot_tokens=1024, aside_mib=0)
-"""A third of the 11,000 tokens that 32 sessions come to is 3,700: the least that four slots can be."""
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +42,9 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     colds: tuple[int, ...] = (100, 1000, 2000)
     chats: Shape = Shape(sessions=32, turns=4, concurrency=4)
     apart: Shape = Shape(sessions=16, turns=1, concurrency=4, shared=False)
+    tight: Shape = Shape(sessions=32, turns=4, concurrency=4)
+    tight_memory: Memory = Memory(slots=4, slot_tokens=1024, aside_mib=0)
+    """A third of the 11,000 tokens that they come to is 3,700; four slots take a little more."""
 
 
 QUICK = Sizes(
@@ -52,8 +54,10 @@ QUICK = Sizes(
     decode_tokens=48,
     histories=(100, 2000),
     colds=(2000,),
-    chats=Shape(sessions=24, turns=3, concurrency=4),
+    chats=Shape(sessions=12, turns=3, concurrency=4),
     apart=Shape(sessions=6, turns=1, concurrency=4, shared=False),
+    tight=Shape(sessions=12, turns=3, concurrency=2),
+    tight_memory=Memory(slots=2, slot_tokens=896, aside_mib=0),
 )
 
 Values = list[tuple[str, int | None, float]]
@@ -155,7 +159,7 @@ async def chats(measure: Measure) -> Values:
 
 
 async def tight_chats(measure: Measure) -> Values:
-    return _of_chats(await measure.run(measure.sizes.chats), "tight_")
+    return _of_chats(await measure.run(measure.sizes.tight), "tight_")
 
 
 async def apart(measure: Measure) -> Values:
@@ -304,12 +308,10 @@ async def compare(options: argparse.Namespace) -> Result:
     gaps_s = (
         trace_gaps(options.trace, options.think) if options.trace else usual_gaps(options.think)
     )
-    thoughtful = msgspec.structs.replace(sizes.chats, gaps_s=gaps_s)
+    thoughtful = msgspec.structs.replace(sizes.tight, gaps_s=gaps_s)
+    sizes = msgspec.structs.replace(sizes, tight=thoughtful)
     comparison = Comparison(options.seed)
-    for memory, rows, asked in (
-        (ROOMY, ROWS, sizes),
-        (TIGHT, TIGHT_ROWS, msgspec.structs.replace(sizes, chats=thoughtful)),
-    ):
+    for memory, rows in ((ROOMY, ROWS), (sizes.tight_memory, TIGHT_ROWS)):
         chosen = {name: row for name, row in rows.items() if name in options.rows}
         if chosen:
             settings = dict(one.split("=", 1) for one in options.set)
@@ -318,7 +320,7 @@ async def compare(options: argparse.Namespace) -> Result:
                 for launch in launches(memory, settings)
                 if not options.only or launch.name.startswith(tuple(options.only))
             ]
-            await comparison.compare(found, asked, chosen)
+            await comparison.compare(found, sizes, chosen)
     return Result(
         machine=machine(),
         date=datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -333,6 +335,8 @@ async def compare(options: argparse.Namespace) -> Result:
 
 def main() -> None:
     options = arguments().parse_args()
+    # Ended politely, whoever was started is ended too, with the processes that they started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     result = asyncio.run(compare(options))
     options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     print(f"\n{result.machine}, {result.date}, {result.commit}\n\n{table(result)}")
