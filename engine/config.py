@@ -17,6 +17,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 PREFIX_INDEXES = ("radix", "hashed")
 RETENTIONS = ("cost", "lru")
+KERNELS = ("auto", "native", "torch")
 
 # The least value of each number, and what to do about a smaller one.
 _LEAST = {
@@ -62,6 +63,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads of the matrix products, for the whole process. None: torch's own choice."""
     device: str = "auto"
+    kernels: str = "auto"
+    """What computes a step: `native`, built at start; `torch`; `auto` is native where it can be."""
     host_bytes: int = 0
     """Memory for KV parked out of the pool. Worth it where the pool is a GPU's."""
     disk_bytes: int = 4 << 30
@@ -85,6 +88,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise _misconfigured(field, getattr(self, field), "use a number from 0 to 1")
         _check_choice("dtype", self.dtype, DTYPES)
         _check_choice("device", self.device, DEVICES)
+        _check_choice("kernels", self.kernels, KERNELS)
         _check_choice("prefix_index", self.prefix_index, PREFIX_INDEXES)
         _check_choice("retention", self.retention, RETENTIONS)
 

@@ -20,6 +20,8 @@ from transformers.utils import cached_file
 
 from engine.config import EngineConfig
 from engine.errors import Misconfigured
+from engine.model.native.decoder import Decoder
+from engine.model.native.library import Library, Unavailable, library
 from engine.model.packed import pack_linears
 from engine.model.paged import ATTENTION
 from engine.model.pool import KVShape
@@ -56,6 +58,10 @@ class LoadedModel:
     kv: KVShape
     dtype: torch.dtype
     device: torch.device
+    library: Library | None
+    """The native kernels, where those are what serves."""
+    decoder: Decoder | None
+    """The model's weights for them; None where they know its attention at most."""
 
     @property
     def dtype_name(self) -> str:
@@ -95,7 +101,8 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
     _check_tokenizer(config.model, tokenizer)
     text_config = model.config.get_text_config()
     model = model.eval().to(device).requires_grad_(requires_grad=False)
-    if dtype == torch.bfloat16 and device.type == "cpu":
+    native, decoder = _native(model, config, progress)
+    if decoder is None and dtype == torch.bfloat16 and device.type == "cpu":
         pack_linears(model)
     return LoadedModel(
         name=display_name(config.model),
@@ -109,7 +116,26 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
         kv=_kv_shape(text_config, dtype),
         dtype=dtype,
         device=device,
+        library=native,
+        decoder=decoder,
     )
+
+
+def _native(
+    model: Any, config: EngineConfig, progress: Progress
+) -> tuple[Library | None, Decoder | None]:
+    """The kernels and what they know of the model; says why, where that is not all of it."""
+    kernels = None
+    try:
+        if config.kernels != "torch" and model.device.type == "cpu":
+            kernels = library(config.data_dir)
+            return kernels, Decoder(kernels, model)
+    except Unavailable as error:
+        if config.kernels == "native":
+            raise Misconfigured(f"kernels is 'native': {error}; use auto or torch") from error
+        part = "all but attention" if kernels else "all"
+        progress(f"torch computes {part}, not the native kernels: {error}")
+    return kernels, None
 
 
 def kv_memory_bytes(config: EngineConfig, device: torch.device) -> int:

@@ -18,6 +18,7 @@ from transformers import AttentionInterface
 
 from engine.errors import Misconfigured
 from engine.model.attention import attend_many, attend_single
+from engine.model.native.passes import Reader
 from engine.model.pool import Pool
 from engine.step import Run
 
@@ -52,11 +53,18 @@ class PagedStep:
     """What every layer of one forward pass needs to know about the runs of a plan.
 
     With `uses_views` neighbouring slots are read where they lie; without, always as a copy, so that
-    products see the same memory layout wherever the blocks are.
+    products see the same memory layout wherever the blocks are. With a `reader` the native kernels
+    read, and they always do where it lies.
     """
 
     def __init__(
-        self, pool: Pool, runs: Sequence[Run], dtype: torch.dtype, *, uses_views: bool = True
+        self,
+        pool: Pool,
+        runs: Sequence[Run],
+        dtype: torch.dtype,
+        *,
+        uses_views: bool = True,
+        reader: Reader | None = None,
     ) -> None:
         self._pool = pool
         self._dtype = dtype
@@ -66,6 +74,10 @@ class PagedStep:
         written = [table[run.start :] for table, run in zip(tables, runs, strict=True)]
         self._written = self._index(np.concatenate(written))
         self._reads: list[_Many | _Single] = []
+        self._reader = reader
+        if reader is not None:
+            self._arrays = reader.arrays(runs)
+            return
         singles: list[tuple[int, NDArray[np.int64]]] = []
         for (start, end), table in zip(spans, tables, strict=True):
             if end - start == 1:
@@ -87,6 +99,8 @@ class PagedStep:
         pool_keys, pool_values = self._pool.keys(layer), self._pool.values(layer)
         pool_keys[self._written] = keys
         pool_values[self._written] = values
+        if self._reader is not None:
+            return self._reader.attend(self._arrays, layer, query, scaling)
         out = torch.empty_like(query)
         for read in self._reads:
             read_keys, read_values = pool_keys[read.slots], pool_values[read.slots]

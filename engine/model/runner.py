@@ -1,11 +1,12 @@
 """Carries plans out on the real model: wipes, copies, one forward pass, sampling.
 
-The rows of all runs go through the stock modules as one packed sequence, so every matrix product is
-batched over prefill and decode alike; only rows that draw reach the head. It refuses to decide
-anything, and it computes in `launch`, so a handle is the result itself.
+The rows of all runs are computed as one packed sequence, by the native kernels or by the stock
+modules, so every matrix product is batched over prefill and decode alike; only rows that draw reach
+the head. It refuses to decide anything, and it computes in `launch`, so a handle is the result.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,6 +17,8 @@ from engine.config import EngineConfig
 from engine.errors import Corrupt, Misconfigured
 from engine.model.carrier import Carrier
 from engine.model.load import LoadedModel, kv_memory_bytes
+from engine.model.native.library import Unavailable
+from engine.model.native.passes import Passes, Reader
 from engine.model.paged import ATTENTION, PagedStep
 from engine.model.pool import Pool
 from engine.model.sample import draw_tokens
@@ -62,7 +65,6 @@ class ModelRunner:
             raise Misconfigured(
                 f"kv_memory_bytes is {memory_bytes}: one block of this model takes {least} bytes"
             )
-        self.attention = f"torch ({ATTENTION})"
         self._loaded = loaded
         self._checks = config.checks
         self._deterministic = config.deterministic
@@ -74,8 +76,23 @@ class ModelRunner:
             device=loaded.device,
             poison=config.poison,
         )
+        self._passes: Passes | None = None
+        self._reader: Reader | None = None
+        self.attention = f"torch ({ATTENTION})"
+        self._go_native(loaded, torch.get_num_threads())
         self._files = _segment_files(loaded, config)
         self._carrier: Carrier | None = None
+
+    def _go_native(self, loaded: LoadedModel, threads: int) -> None:
+        """Have the native kernels compute the whole step, or its attention, where they can."""
+        if loaded.decoder is not None:
+            self._passes = loaded.decoder.over(self.pool, threads)
+            self.attention = "native kernels (whole step)"
+        elif loaded.library is not None:
+            heads = loaded.model.config.get_text_config().num_attention_heads
+            with contextlib.suppress(Unavailable):
+                self._reader = Reader(loaded.library, self.pool, heads, threads)
+                self.attention = "native kernels (attention)"
 
     def tell(self, arrivals: Arrivals) -> None:
         """Who hears of transfers that are over, on the thread that carried them. Called once."""
@@ -92,12 +109,13 @@ class ModelRunner:
 
     def launch(self, plan: Plan) -> FinishedStep:
         """Carry `plan` out; raises `Corrupt` where checks find a logit that is no number."""
-        self.pool.wipe(plan.wipes)
-        self.pool.copy(plan.copies)
-        if plan.transfers:
-            assert self._carrier is not None
-            self._carrier.carry(plan.transfers)
-        drawn = self._compute(plan.runs) if plan.runs else []
+        with contextlib.nullcontext() if self._passes is None else _one_thread():
+            self.pool.wipe(plan.wipes)
+            self.pool.copy(plan.copies)
+            if plan.transfers:
+                assert self._carrier is not None
+                self._carrier.carry(plan.transfers)
+            drawn = self._compute(plan.runs) if plan.runs else []
         results = tuple(
             RunResult(job_id=run.job_id, drawn=tokens)
             for run, tokens in zip(plan.runs, drawn, strict=True)
@@ -128,7 +146,7 @@ class ModelRunner:
             )
 
     def _compute(self, runs: Sequence[Run]) -> list[tuple[DrawnToken, ...]]:
-        if self._deterministic:
+        if self._deterministic and self._passes is None:
             # Alone in its pass a run's sums do not depend on who else is there.
             return [self._compute_together([run])[0] for run in runs]
         return self._compute_together(runs)
@@ -150,6 +168,8 @@ class ModelRunner:
     @torch.inference_mode()
     def _forward(self, runs: Sequence[Run], rows: Sequence[int]) -> torch.Tensor:
         """Write the KV of all runs; logits [len(rows), vocabulary] after the given packed rows."""
+        if self._passes is not None:
+            return self._passes.logits(runs, rows)
         device = self._loaded.device
         ids = torch.tensor([list(chain.from_iterable(run.token_ids for run in runs))])
         positions = torch.cat(
@@ -161,11 +181,26 @@ class ModelRunner:
             use_cache=False,
             logits_to_keep=torch.tensor(rows, dtype=torch.long, device=device),
             paged=PagedStep(
-                self.pool, runs, self._loaded.dtype, uses_views=not self._deterministic
+                self.pool,
+                runs,
+                self._loaded.dtype,
+                uses_views=not self._deterministic,
+                reader=self._reader,
             ),
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Inside, torch computes alone: its threads spin for milliseconds on the kernels' cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _segment_files(loaded: LoadedModel, config: EngineConfig) -> SegmentFiles | None:

@@ -216,7 +216,8 @@ def test_attention_with_capped_scores_is_refused_at_warm_up(tmp_path, converted)
 
 
 def test_a_model_that_computes_something_else_over_the_pool_is_refused(monkeypatch):
-    runner = ModelRunner(loaded_model(), model_config(pool_blocks=4))
+    loaded = loaded_model(kernels="torch")
+    runner = ModelRunner(loaded, model_config(pool_blocks=4, kernels="torch"))
     monkeypatch.setattr(paged, "attend_many", lambda query, *_: query)
 
     with pytest.raises(Misconfigured, match="differs by"):

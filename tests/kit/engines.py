@@ -71,6 +71,15 @@ def a_config(*, blocks: int = 256, **changes: object) -> EngineConfig:
     return msgspec.structs.replace(config, **changes)
 
 
+def share_made(data_dir: Path) -> None:
+    """Have a data folder of its own find the converted model and the kernels built for all tests."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    for name in ("models", "native"):
+        (DATA_DIR / name).mkdir(parents=True, exist_ok=True)
+        if not (data_dir / name).exists():
+            (data_dir / name).symlink_to(DATA_DIR / name)
+
+
 @contextlib.asynccontextmanager
 async def open_local(
     config: EngineConfig | None = None, **options: Any

@@ -29,13 +29,16 @@ def model_cache() -> Path:
     return Path(os.environ.get("KEEPWARM_TEST_CACHE", default))
 
 
-def model_config(*, dtype: str = "float32", pool_blocks: int = 256) -> EngineConfig:
+def model_config(
+    *, dtype: str = "float32", pool_blocks: int = 256, kernels: str = "auto"
+) -> EngineConfig:
     """A config with test mode on and a pool of about `pool_blocks` blocks of the default model."""
     token_bytes = 2 * 30 * 3 * 64 * (4 if dtype == "float32" else 2)
     return EngineConfig(
         data_dir=model_cache(),
         dtype=dtype,
         device="cpu",
+        kernels=kernels,
         kv_memory_bytes=pool_blocks * 16 * token_bytes,
         disk_bytes=0,
         checks=True,
@@ -44,9 +47,9 @@ def model_config(*, dtype: str = "float32", pool_blocks: int = 256) -> EngineCon
 
 
 @functools.cache
-def loaded_model(dtype: str = "float32") -> LoadedModel:
+def loaded_model(dtype: str = "float32", kernels: str = "auto") -> LoadedModel:
     """The default model; the first call on a machine converts it."""
-    return load(model_config(dtype=dtype))
+    return load(model_config(dtype=dtype, kernels=kernels))
 
 
 def with_template(folder: Path, template: str) -> str:

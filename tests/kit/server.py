@@ -23,7 +23,7 @@ from typing import Self
 
 import httpx
 
-from tests.kit.engines import DATA_DIR
+from tests.kit.engines import share_made
 
 ROOT = Path(__file__).parents[2]
 READY_S = 120.0
@@ -117,12 +117,11 @@ def server_environment(folder: Path, port: int, **settings: str) -> dict[str, st
 
 
 def new_folder() -> Path:
-    """A folder for one server, gone with the run; the models in it are the shared ones."""
+    """A folder for one server, gone with the run; what is made for the machine is shared."""
     folder = Path(tempfile.mkdtemp(prefix="keepwarm-test-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (DATA_DIR / "models").mkdir(parents=True, exist_ok=True)
     (folder / "data").mkdir()
-    (folder / "data" / "models").symlink_to(DATA_DIR / "models")
+    share_made(folder / "data")
     return folder
 
 

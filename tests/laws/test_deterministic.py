@@ -12,7 +12,7 @@ from engine.config import EngineConfig
 from engine.figures import CacheChange
 from engine.model.source import prepare
 from tests.kit.desk import Desk, config
-from tests.kit.engines import DATA_DIR, Chat, Outcome, a_config, open_local, play
+from tests.kit.engines import DATA_DIR, Chat, Outcome, a_config, open_local, play, share_made
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
 EXACT = Sampling(temperature=0.0, logprobs=5)
@@ -22,6 +22,7 @@ LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in
 
 def deterministic(folder: Path, **changes: object) -> EngineConfig:
     """Few blocks, real weights in the serving format, a folder of its own."""
+    share_made(folder)
     values: dict[str, object] = {
         "blocks": 30,
         "data_dir": folder,

@@ -16,6 +16,7 @@ from tests.kit.engines import (
     a_config,
     open_local,
     open_remote,
+    share_made,
 )
 from tests.kit.model import generate, loaded_model
 
@@ -27,6 +28,7 @@ LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in
 @pytest.fixture
 def config(tmp_path) -> EngineConfig:
     """A folder of its own for what is parked; the converted model is everybody's."""
+    share_made(tmp_path)
     return a_config(
         blocks=40,
         data_dir=tmp_path,
