@@ -47,6 +47,9 @@ RETRY_AFTER_S = 1.0
 CHUNKS = 4
 """Into how many chunks a step is cut: fewer and longer ones are cheaper to compute."""
 
+DRAFT_STEP_TOKENS = 128
+"""A turn that comes waits for the step in flight, so those that compute drafts are short."""
+
 GROUPS = (
     (RANKS[JobClass.INTERACTIVE], RANKS[JobClass.BACKGROUND]),
     (RANKS[JobClass.DRAFT],),
@@ -179,6 +182,7 @@ class Scheduler:
                 crowded = self._serve(step, rank, now, crowded=crowded)
             if step.shares or crowded:
                 break
+            step.budget = min(step.budget, DRAFT_STEP_TOKENS)
         return step
 
     # ------------------------------------------------------------ who computes how much

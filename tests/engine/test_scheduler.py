@@ -4,6 +4,7 @@ import pytest
 
 from engine.api import JobClass, OwnerId
 from engine.errors import Overloaded
+from engine.scheduler import DRAFT_STEP_TOKENS
 from tests.kit.desk import ANN, BEN, Desk, config
 
 
@@ -25,6 +26,15 @@ def test_a_long_prompt_is_prefilled_in_chunks_of_the_budget():
     job = desk.submit(desk.job(prompt(1, 70), output=2))
 
     assert [shares(desk).get(job.job_id) for _ in range(4)] == [32, 32, 6, 1]
+
+
+def test_a_draft_is_prefilled_in_short_steps_so_that_a_turn_hardly_waits_for_one():
+    desk = Desk(config(step_tokens=400, pool_blocks=128, context_tokens=1024))
+    draft = desk.submit(desk.job(prompt(1, 300), job_class=JobClass.DRAFT, output=0))
+
+    assert shares(desk) == {draft.job_id: DRAFT_STEP_TOKENS}
+    turn = desk.submit(desk.job(prompt(2, 300)))
+    assert shares(desk) == {turn.job_id: 300}
 
 
 def test_decodes_come_before_prefills_and_both_share_one_step():
