@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.client import Heard, ask
+from benchmarks.client import Failed, Heard, ask
 from benchmarks.load import Run, Shape, run, summarise, trace_gaps, usual_gaps
 from benchmarks.peers import Launch, Memory, Server, launches
 from benchmarks.results import Result, Sample, table
@@ -40,6 +40,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     decode_tokens: int = 128
     histories: tuple[int, ...] = (100, 500, 1000, 2000, 4000, 8000)
     colds: tuple[int, ...] = (100, 1000, 2000)
+    """Some of the histories."""
     chats: Shape = Shape(sessions=32, turns=4, concurrency=4)
     apart: Shape = Shape(sessions=16, turns=1, concurrency=4, shared=False)
     tight: Shape = Shape(sessions=32, turns=4, concurrency=4)
@@ -133,7 +134,8 @@ def decoded_per_s(heard: Sequence[Heard]) -> float:
 
 async def history(measure: Measure) -> Values:
     """A turn of about 40 new tokens behind so many, and so many from nothing."""
-    values: Values = []
+    warm_ms: dict[int, float] = {}
+    cold_ms: dict[int, float] = {}
     for tokens in measure.sizes.histories:
         name = f"{measure.seed} history {tokens}"
         said = [message("user", text(name, tokens - 50))]
@@ -141,11 +143,17 @@ async def history(measure: Measure) -> Values:
         first = measure.checked(await ask(target, said, 2, user=name), 2)
         said += [message("assistant", first.text), message("user", text(f"{name} on", NEW_WORDS))]
         then = measure.checked(await ask(target, said, 2, user=name), 2)
-        values.append(("warm", tokens, 1e3 * then.first_token_s))
+        warm_ms[tokens] = 1e3 * then.first_token_s
     for tokens in measure.sizes.colds:
         heard = await measure.ask(f"cold {tokens}", tokens, 2)
-        values.append(("cold", tokens, 1e3 * heard.first_token_s))
-    return values
+        cold_ms[tokens] = 1e3 * heard.first_token_s
+    shortest_ms = warm_ms[min(warm_ms)]
+    return [
+        *(("warm", tokens, ms) for tokens, ms in warm_ms.items()),
+        *(("flat", tokens, ms / shortest_ms) for tokens, ms in warm_ms.items()),
+        *(("cold", tokens, ms) for tokens, ms in cold_ms.items()),
+        *(("spared", tokens, cold_ms[tokens] / warm_ms[tokens]) for tokens in cold_ms),
+    ]
 
 
 async def chats(measure: Measure) -> Values:
@@ -233,7 +241,11 @@ class Comparison:
         servers: list[Server] = []
         try:
             for launch in launches:
-                server = await Server.start(launch)
+                try:
+                    server = await Server.start(launch)
+                except (OSError, Failed) as error:
+                    print(f"{launch.name}: skipped; {error}", flush=True)
+                    continue
                 servers.append(server)
                 self._add(server, len(self.samples), [("start", None, server.first_token_s)])
                 if server.name not in self.servers:

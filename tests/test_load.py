@@ -1,10 +1,13 @@
 """The load driver against a real server, and the tables that are made of what it heard."""
 
 import msgspec
+import psutil
 import pytest
 
+from benchmarks.against import ROWS, Comparison, Sizes
 from benchmarks.client import Failed, Target, ask
 from benchmarks.load import Run, Shape, moves, run, summarise, trace_gaps, usual_gaps
+from benchmarks.peers import Memory, launches
 from benchmarks.plots import PLOTS, draw
 from benchmarks.results import FIGURES, Result, Sample, best_peer, ratios, table
 from benchmarks.texts import message, text
@@ -20,6 +23,7 @@ SHAPE = Shape(
     edits=1.0,
     regenerations=1.0,
 )
+SMALL = Memory(slots=8, slot_tokens=512)
 
 
 def target(server: Server, **changes: str) -> Target:
@@ -110,6 +114,33 @@ def a_result() -> Result:
     )
 
 
+async def test_two_real_servers_are_compared_on_every_row_and_end_with_it(monkeypatch):
+    monkeypatch.delenv("LLAMA_SERVER", raising=False)
+    monkeypatch.delenv("VLLM_PYTHON", raising=False)
+    sizes = Sizes(
+        rounds=2,
+        prefills=(64,),
+        streams=(1, 2),
+        decode_tokens=4,
+        histories=(100, 150),
+        colds=(100,),
+        chats=SHAPE,
+        apart=msgspec.structs.replace(SHAPE, shared=False),
+    )
+    comparison = Comparison("test")
+    others = set(psutil.Process().children(recursive=True))
+
+    await comparison.compare(list(launches(SMALL, {"KEEPWARM_THREADS": "1"})), sizes, ROWS)
+
+    measured = {(one.figure, one.server) for one in comparison.samples}
+    figures = {figure for figure in FIGURES if not figure.startswith("tight")}
+    assert measured == {(figure, name) for figure in figures for name in comparison.servers}
+    assert comparison.servers == ["Keepwarm", "Transformers"]
+    assert all(one.value > 0 for one in comparison.samples if one.figure != "session")
+    assert not comparison.faults
+    assert set(psutil.Process().children(recursive=True)) == others
+
+
 def test_a_ratio_is_taken_within_a_round_and_above_one_is_better():
     result = a_result()
 
@@ -123,6 +154,7 @@ def test_a_table_has_a_row_for_each_figure_and_size_and_a_column_for_each_server
 
     assert len(lines) == 2 + len(FIGURES) + sum("{}" in one.words for one in FIGURES.values())
     assert "| Keepwarm | Second | Third |" in lines[0]
+    assert lines[2].startswith("| prefill of 100 tokens | tok/s | 15 | 7.5 (2.00x) | 5 (3.00x) |")
     assert "**2.00x** (2.00 to 2.00), Second" in lines[2]
 
 
@@ -133,8 +165,8 @@ def test_a_peer_that_was_not_there_leaves_its_cells_empty():
 
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in table(result).splitlines()}
 
-    assert rows["reply tokens"].count("|  |") == 2
-    assert "2.00x" in rows["first token of later turns"]
+    assert "tok/s | 15 |  |  |  | 1.2x |" in rows["sessions: reply tokens"]
+    assert "2.00x" in rows["sessions: first token of later turns"]
 
 
 @pytest.mark.parametrize("name", PLOTS)
