@@ -14,6 +14,7 @@ import datetime
 import platform
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import msgspec
 
 from benchmarks.client import Failed, Heard, ask
 from benchmarks.load import Run, Shape, run, summarise, trace_gaps, usual_gaps
-from benchmarks.peers import Launch, Memory, Server, launches
+from benchmarks.peers import Launch, Memory, Server, busy_s, launches
 from benchmarks.results import Result, Sample, table
 from benchmarks.texts import message, text
 from tests.kit.server import ROOT
@@ -211,6 +212,23 @@ TIGHT_ROWS: Mapping[str, Row] = {"tight": tight_chats}
 # ---------------------------------------------------------------- rounds
 
 
+class Meter:
+    """What else runs on the machine while a server is measured: noise for whoever it happens to."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._began_s = time.perf_counter()
+        self._used_s = self._others_s()
+
+    def others(self) -> float:
+        """Their share of a core since it began."""
+        wall_s = time.perf_counter() - self._began_s
+        return max(0.0, self._others_s() - self._used_s) / wall_s
+
+    def _others_s(self) -> float:
+        return busy_s() - self._server.computed_s() - time.process_time()
+
+
 class Comparison:
     """Gathers samples, round by round."""
 
@@ -247,7 +265,7 @@ class Comparison:
                     print(f"{launch.name}: skipped; {error}", flush=True)
                     continue
                 servers.append(server)
-                self._add(server, len(self.samples), [("start", None, server.first_token_s)])
+                self._add(server, 0, [("start", None, server.first_token_s)])
                 if server.name not in self.servers:
                     self.servers.append(server.name)
                 print(f"{server.name}: up after {server.first_token_s:.1f} s", flush=True)
@@ -262,16 +280,18 @@ class Comparison:
         return Measure(server=server, sizes=sizes, seed=seed, round=number, faults=self.faults)
 
     async def _measure(self, measure: Measure, row: Row) -> None:
-        measure.server.thaw()
+        server = measure.server
+        server.thaw()
+        began = Meter(server)
         try:
-            values = await row(measure)
+            values = [*await row(measure), ("others", None, 100 * began.others())]
         finally:
-            measure.server.freeze()
-        self._add(measure.server, measure.round, values)
+            server.freeze()
+        self._add(server, measure.round, values)
         told = ", ".join(
             f"{f}{'' if size is None else f' {size}'} {v:.4g}" for f, size, v in values
         )
-        print(f"{measure.seed}, {measure.server.name}: {told}", flush=True)
+        print(f"{measure.seed}, {server.name}: {told}", flush=True)
 
     def _add(self, server: Server, number: int, values: Values) -> None:
         self.samples += [

@@ -114,6 +114,10 @@ class Server:
         for process in self._family():
             process.resume()
 
+    def computed_s(self) -> float:
+        """Seconds of a core that it has used."""
+        return sum(sum(process.cpu_times()[:2]) for process in self._family())
+
     def resident_mib(self) -> float:
         rss_bytes: int = sum(process.memory_info().rss for process in self._family())
         return rss_bytes / 2**20
@@ -124,6 +128,12 @@ class Server:
 
     def _family(self) -> list[psutil.Process]:
         return [self._process, *self._process.children(recursive=True)]
+
+
+def busy_s() -> float:
+    """Seconds of a core that anybody on this machine, or beside it, has used."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 def _peak_kib(pid: int) -> int:

@@ -46,6 +46,7 @@ FIGURES = {
     "tight_peak": Figure("tight memory: peak memory of all processes", "MiB"),
     "start": Figure("from the start to a first token", "s"),
     "driver": Figure("the driver's own share of a core", "%"),
+    "others": Figure("what else ran meanwhile, share of a core", "%"),
 }
 """By their keys, in the order of the table."""
 
@@ -87,12 +88,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What makes a time worthless, such as a reply of a wrong length."""
 
     def values(self, figure: str, size: int | None, server: str) -> dict[int, float]:
-        """By round."""
-        return {
-            one.round: one.value
-            for one in self.samples
-            if (one.figure, one.size, one.server) == (figure, size, server)
-        }
+        """By round; the median where there are several in one."""
+        found: dict[int, list[float]] = {}
+        for one in self.samples:
+            if (one.figure, one.size, one.server) == (figure, size, server):
+                found.setdefault(one.round, []).append(one.value)
+        return {number: statistics.median(values) for number, values in found.items()}
 
     def sizes(self, figure: str) -> list[int | None]:
         found = {one.size for one in self.samples if one.figure == figure}
