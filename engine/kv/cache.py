@@ -245,6 +245,7 @@ class Cache:
         self._queue.now = now
         for lease in self._leases.expire(now):
             self.parking.want(lease.entries)
+            self.tiers.let_wait(lease.key)
 
     def loss(self, key: LeaseKey) -> MissReason | None:
         """Why the subject's blocks were let go since its last turn, if they were."""

@@ -124,6 +124,8 @@ class Parking:
         # Tried is tried: without room now, there may be some when the path has grown.
         entry.parked = entry.end
         self.tiers.park(path, _keys(lease), durable=lease is None or lease.durable)
+        if lease is not None and lease.retention <= RetentionClass.IDLE:
+            self.tiers.let_wait(lease.key)
 
     # ------------------------------------------------------------ up
 

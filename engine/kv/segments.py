@@ -90,6 +90,7 @@ class SegmentTree:
         self.root = Segment(_nothing(), None)
         self._key_tokens = key_tokens
         self._segments: dict[str, Segment] = {}
+        self._by_key: dict[LeaseKey, dict[Segment, None]] = {}
 
     def __iter__(self) -> Iterator[Segment]:
         """Every segment, in no order that matters; the tree may be changed meanwhile."""
@@ -97,6 +98,10 @@ class SegmentTree:
 
     def get(self, name: str) -> Segment | None:
         return self._segments.get(name)
+
+    def of(self, key: LeaseKey) -> list[Segment]:
+        """What was written for a subject."""
+        return list(self._by_key.get(key, ()))
 
     def find(self, ids: Ids, scopes: Scopes, end: int) -> Found:
         """The longest prefix of `ids[:end]` that lower tiers hold. Changes nothing."""
@@ -127,10 +132,22 @@ class SegmentTree:
                 if child.head.scope == scope:
                     yield child, shared_tokens(child.ids, ids)
 
+    def superseded(self, segment: Segment) -> list[Segment]:
+        """A path has grown: its shorter last segment, which is part of this one now."""
+        assert segment.parent is not None
+        beside = self.candidates(segment.parent, segment.head.scope, segment.ids)
+        return [
+            child
+            for child, shared in beside
+            if shared == len(child.ids) < len(segment.ids)
+            if child.key == segment.key and not child.children
+        ]
+
     def link(self, head: SegmentHead, parent: Segment) -> Segment:
         segment = Segment(head, parent)
         parent.children.setdefault(self._key(head.scope, segment.ids), []).append(segment)
         self._segments[head.name] = segment
+        self._by_key.setdefault(segment.key, {})[segment] = None
         return segment
 
     def unlink(self, segment: Segment) -> None:
@@ -138,6 +155,10 @@ class SegmentTree:
         parent = segment.parent
         if parent is None or self._segments.pop(segment.head.name, None) is None:
             return
+        own = self._by_key[segment.key]
+        del own[segment]
+        if not own:
+            del self._by_key[segment.key]
         key = self._key(segment.head.scope, segment.ids)
         parent.children[key].remove(segment)
         if not parent.children[key]:
@@ -145,7 +166,7 @@ class SegmentTree:
 
     def longest(self, key: LeaseKey) -> tuple[Ids, Scopes] | None:
         """The longest path that was parked for a subject; None: nothing of it is held."""
-        own = [s for s in self if s.key == key and s.tiers]
+        own = (segment for segment in self.of(key) if segment.tiers)
         last = max(own, key=lambda segment: segment.end, default=None)
         if last is None:
             return None

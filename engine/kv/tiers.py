@@ -42,6 +42,9 @@ from engine.terms import Tier
 SEGMENT_TOKENS = 256
 """6 MB of the default model's KV: long enough to move at full speed, short enough to be let go."""
 
+IDLE_AGE = 1 << 40
+"""By how many uses what nobody is expected to want is older than the rest."""
+
 LOWER = (Tier.HOST, Tier.DISK)
 
 
@@ -131,6 +134,14 @@ class Tiers:
             parent = known
         return True
 
+    def let_wait(self, key: LeaseKey) -> None:
+        """Until it is used again, what is held of the subject leaves before all the rest."""
+        for segment in self._tree.of(key):
+            if segment.used >= 0:
+                segment.used -= IDLE_AGE
+                for tier in segment.tiers:
+                    self._age(segment, tier)
+
     def spill(self) -> None:
         """Order everything that may lie on disk and does not to be written there."""
         for segment in self._tree:
@@ -183,10 +194,10 @@ class Tiers:
 
     def forget(self, subject: Subject) -> None:
         """Drop what was written for the subject, and whatever continues it."""
-        owner = subject.kind is SubjectKind.OWNER
-        for segment in self._tree:
-            same = owner or segment.head.session_id == subject.subject_id
-            if segment.head.owner_id == subject.owner_id and same:
+        owner_id, owner = subject.owner_id, subject.kind is SubjectKind.OWNER
+        own = self._tree if owner else self._tree.of((owner_id, subject.subject_id))
+        for segment in own:
+            if segment.head.owner_id == owner_id:
                 self._remove(segment)
 
     def __iter__(self) -> Iterator[Segment]:
@@ -311,17 +322,9 @@ class Tiers:
             self._note(CacheChange.PARKED if first else CacheChange.SPILLED, segment, tier)
             if not segment.going:
                 self._age(segment, tier)
-                self._supersede(segment)
+                for shorter in self._tree.superseded(segment):
+                    self._remove(shorter)
         self._settle(segment)
-
-    def _supersede(self, segment: Segment) -> None:
-        """A path has grown: its shorter last segment is part of this one now."""
-        parent = segment.parent
-        assert parent is not None
-        for child, shared in list(self._tree.candidates(parent, segment.head.scope, segment.ids)):
-            part = shared == len(child.ids) < len(segment.ids)
-            if part and child.key == segment.key and not child.children:
-                self._remove(child)
 
     def _make_room(self, tier: Tier, tokens: int, spare: Segment | None) -> bool:
         """Let the longest unused segments go until `tokens` fit beside the others."""
@@ -355,9 +358,8 @@ class Tiers:
         return oldest
 
     def _may_leave(self, segment: Segment, tier: Tier) -> bool:
-        if segment.moving or (
-            tier is Tier.DISK and any(Tier.DISK in s.tiers for s in segment.below())
-        ):
+        continued = any(Tier.DISK in below.tiers for below in segment.below())
+        if segment.moving or (tier is Tier.DISK and continued):
             return False
         return len(segment.tiers) > 1 or not segment.children
 

@@ -18,7 +18,7 @@ from engine.step import Arrival, BlockId, Drop, Park, Restore, SegmentHead, Spil
 from engine.terms import Tier
 
 BLOCK = 4
-ANN = (OwnerId("ann"), "s1")
+ANN, BEN = (OwnerId("ann"), "s1"), (OwnerId("ben"), "s2")
 OTHER = (OwnerId("ann"), "s2")
 
 
@@ -170,6 +170,28 @@ def test_the_longest_unused_goes_first_and_from_the_end():
     assert bench.found(range(32)) == 32
     assert bench.found(range(100, 132)) == 16
     assert bench.found(range(200, 216)) == 16
+    bench.check()
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_what_nobody_is_expected_to_want_goes_before_what_is_older(arrived):
+    bench = Bench(disk=48)
+    for start, key in ((0, ANN), (100, BEN), (200, ANN)):
+        bench.park(range(start, start + 16), key=key)
+        if arrived:
+            bench.arrive_all()
+    bench.tiers.let_wait(BEN)
+    bench.arrive_all()
+    bench.check()
+
+    bench.park(range(300, 316))
+    assert [bench.found(range(start, start + 16)) for start in (0, 100, 200)] == [16, 0, 16]
+    bench.arrive_all()
+    bench.tiers.let_wait(ANN)
+    bench.park(range(16))
+    bench.park(range(400, 416))
+
+    assert [bench.found(range(start, start + 16)) for start in (0, 200, 300)] == [16, 0, 16]
     bench.check()
 
 
