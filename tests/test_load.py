@@ -4,12 +4,13 @@ import msgspec
 import psutil
 import pytest
 
-from benchmarks.against import ROWS, Comparison, Sizes
+from benchmarks.against import Comparison
 from benchmarks.client import Failed, Target, ask
 from benchmarks.load import Run, Shape, moves, run, summarise, trace_gaps, usual_gaps
 from benchmarks.peers import Memory, launches
 from benchmarks.plots import PLOTS, draw
 from benchmarks.results import FIGURES, Result, Sample, best_peer, ratios, table
+from benchmarks.rows import ROWS, Sizes
 from benchmarks.texts import message, text
 from tests.kit.server import Server
 
@@ -129,7 +130,8 @@ async def test_two_real_servers_are_compared_on_every_row_and_end_with_it(monkey
         chats=SHAPE,
         apart=msgspec.structs.replace(SHAPE, shared=False),
     )
-    comparison = Comparison("test")
+    kept: list[int] = []
+    comparison = Comparison("test", lambda so_far: kept.append(len(so_far.samples)))
     others = set(psutil.Process().children(recursive=True))
 
     await comparison.compare(list(launches(SMALL, {"KEEPWARM_THREADS": "1"})), sizes, ROWS)
@@ -139,6 +141,7 @@ async def test_two_real_servers_are_compared_on_every_row_and_end_with_it(monkey
     assert measured == {(figure, name) for figure in figures for name in comparison.servers}
     assert comparison.servers == ["Keepwarm", "Transformers"]
     assert all(one.value > 0 for one in comparison.samples if one.figure not in NOISY)
+    assert len(kept) == sizes.rounds
     assert not comparison.faults
     assert set(psutil.Process().children(recursive=True)) == others
 
