@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import torch
 
+from engine.model.memory import zeroed
 from engine.step import BlockId, Copy, Slots
 
 # numpy knows no bfloat16; a copy only needs the bits.
@@ -58,9 +59,11 @@ class Pool:
         slots = blocks * block_tokens
         # [2 (K, V), layers, slots, kv heads, head size]: flash-attn's order within a layer, and
         # the one whose gathers are cheapest, since a slot's row is contiguous.
-        self._store = torch.zeros(
-            (2, shape.layers, slots, shape.kv_heads, shape.head_size), dtype=dtype, device=device
-        )
+        size = (2, shape.layers, slots, shape.kv_heads, shape.head_size)
+        if device.type == "cpu":
+            self._store = zeroed(size, dtype)
+        else:
+            self._store = torch.zeros(size, dtype=dtype, device=device)
         if poison:
             self._store.fill_(self._empty)
 

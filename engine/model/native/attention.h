@@ -17,9 +17,8 @@
 
 namespace keepwarm {
 
-constexpr long PART_KEYS = 256;  // of a task of one token
+constexpr long PART_KEYS = 128;  // of a task of one token
 constexpr long TILE_KEYS = 128;  // of a round over many tokens' lanes
-constexpr long MOST_GROUP = 16;  // query heads that share a KV head
 
 // One layer's keys and values, and how they are addressed.
 template <class T>
@@ -33,6 +32,14 @@ struct Paged {
     long offset(const int32_t* table, long position, long kv_head) const {
         return (slot(table, position) * kv_heads + kv_head) * head_size;
     }
+    // Of each of the positions [start, end): where its row begins.
+    void offsets(const int32_t* table, long start, long end, long* to) const {
+        const long row = kv_heads * head_size;
+        for (long at = start; at < end;) {
+            const long first = slot(table, at), stop = at + block_tokens - at % block_tokens;
+            for (long i = 0; at < std::min(stop, end); i++, at++) *to++ = (first + i) * row;
+        }
+    }
     // How many of the positions [start, end) lie in neighbouring slots from `start` on.
     long neighbours(const int32_t* table, long start, long end) const {
         long block = start / block_tokens, stop = (block + 1) * block_tokens;
@@ -42,8 +49,7 @@ struct Paged {
 };
 
 // Lanes [first_lane, ...) of tokens x group of one sequence and KV head; its first token stands at
-// `position`. For one token: its keys [PART_KEYS * part, ...), `partial` says where the result goes
-// if there are several parts.
+// `position`. For one token: all heads over keys [PART_KEYS * part, ...), to `partial` and on.
 struct Task {
     const int32_t* table;
     long kv_head, position, tokens, first_lane;
@@ -54,15 +60,17 @@ struct Task {
 // What a thread needs for one task at a time.
 template <class T>
 struct Desk {
-    explicit Desk(long head_size)
+    Desk(long head_size, long heads)
         : queries(head_size * 2), scores(TILE_KEYS * 2), chances(TILE_KEYS * 2),
-          values(TILE_KEYS * head_size / LANES), mixed(head_size * 2), rows(head_size * 2) {}
+          values(TILE_KEYS * head_size / LANES), mixed(head_size * 2), rows(head_size * 2),
+          part_scores(heads * PART_KEYS / LANES), part_mixed(heads * head_size / LANES) {}
     std::vector<Units> queries;   // [head size in units][32 lanes]
     std::vector<Floats> scores;   // [keys][32 lanes]
     std::vector<Units> chances;   // [keys in units][32 lanes]
     std::vector<Units> values;    // [keys in units][head size]
     std::vector<Floats> mixed;    // [head size][32 lanes]
     std::vector<Floats> rows;     // [32 lanes][head size]
+    std::vector<Floats> part_scores, part_mixed;  // [heads][PART_KEYS], [heads][head size]
 };
 
 // The result of one part of the keys for one query head: largest score, sum of weights, mixture.
@@ -78,44 +86,39 @@ inline Partial& partial_at(float* partials, long index, long head_size) {
 
 // ---------------------------------------------------------------- one token
 
+// Scores of keys [from, from + count), at most LANES of them, for the query heads over one KV head.
 template <class T>
-void score_keys(const Paged<T>& kv, const Task& task, const T* query, long start, long end,
-                float (*scores)[PART_KEYS]) {
+void score_keys(const Paged<T>& kv, const T* query, const T* const* keys, long count,
+                float* scores) {
     const long vectors = kv.head_size / PER_UNIT<T> / LANES;
-    for (long from = start; from < end; from += LANES) {
-        const long count = std::min(end - from, LANES);
-        const T* keys[LANES];
-        for (long i = 0; i < LANES; i++)
-            keys[i] = kv.keys + kv.offset(task.table, from + std::min(i, count - 1), task.kv_head);
-        for (long g = 0; g < kv.group; g++) {
-            Floats products[LANES] = {};
-            for (long v = 0; v < vectors; v++) {
-                const long at = v * LANES * PER_UNIT<T>;
-                const Units held = load<Units>(query + g * kv.head_size + at);
+    for (long g = 0; g < kv.group; g++) {
+        Floats products[LANES] = {};
+        for (long v = 0; v < vectors; v++) {
+            const long at = v * LANES * PER_UNIT<T>;
+            const Units held = load<Units>(query + g * kv.head_size + at);
 #pragma GCC unroll 16
-                for (long i = 0; i < LANES; i++)
-                    products[i] = mac<T>(products[i], load<Units>(keys[i] + at), held);
-            }
-            store(&scores[g][from - start], sums(products));
+            for (long i = 0; i < LANES; i++)
+                products[i] = mac<T>(products[i], load<Units>(keys[i] + at), held);
         }
-        for (long g = 0; g < kv.group; g++)
-            for (long i = count; i < LANES; i++) scores[g][from - start + i] = -INFINITY;
+        Floats score = sums(products);
+        for (long i = count; i < LANES; i++) score[i] = -INFINITY;
+        store(scores + g * PART_KEYS, score);
     }
 }
 
+// Adds what keys [from, from + count) weigh to `mixed` of HEADS query heads, 64 of a head's numbers.
 template <class T, long HEADS>
-void mix_values(const Paged<T>& kv, const Task& task, long start, long end,
-                float (*chances)[PART_KEYS], long at, Floats (*mixed)[4]) {
-    Floats held[HEADS][4] = {};
-    for (long key = start; key < end; key += PER_UNIT<T>) {
-        const long second = std::min(key + PER_UNIT<T> - 1, end - 1);
-        const T* one = kv.values + kv.offset(task.table, key, task.kv_head) + at;
-        const T* other = kv.values + kv.offset(task.table, second, task.kv_head) + at;
+void mix_values(const T* const* values, long count, const float* chances, long at, float* mixed,
+                long head_size) {
+    Floats held[HEADS][4];
+    for (long g = 0; g < HEADS; g++)
+        for (long v = 0; v < 4; v++) held[g][v] = load<Floats>(mixed + g * head_size + at + v * LANES);
+    for (long key = 0; key < count; key += PER_UNIT<T>) {
+        const T* one = values[key] + at;
+        const T* other = values[std::min(key + PER_UNIT<T> - 1, count - 1)] + at;
         Units chance[HEADS];
-        for (long g = 0; g < HEADS; g++) {
-            const float* two = &chances[g][key - start];
-            chance[g] = weights((const T*)nullptr, splat(two[0]), splat(two[PER_UNIT<T> - 1]));
-        }
+        for (long g = 0; g < HEADS; g++)
+            chance[g] = splat(unit_at(chances + g * PART_KEYS + key / PER_UNIT<T>));
 #pragma GCC unroll 4
         for (long v = 0; v < 4; v++) {
             const Units joint = joined(one + v * LANES, other + v * LANES);
@@ -124,80 +127,107 @@ void mix_values(const Paged<T>& kv, const Task& task, long start, long end,
         }
     }
     for (long g = 0; g < HEADS; g++)
-        for (long v = 0; v < 4; v++) mixed[g][v] = held[g][v];
+        for (long v = 0; v < 4; v++) store(mixed + g * head_size + at + v * LANES, held[g][v]);
 }
 
 template <class T>
-void mix_heads(const Paged<T>& kv, const Task& task, long start, long end,
-               float (*chances)[PART_KEYS], long heads, long at, Floats (*mixed)[4]) {
-    switch (heads) {
-        case 1: return mix_values<T, 1>(kv, task, start, end, chances, at, mixed);
-        case 2: return mix_values<T, 2>(kv, task, start, end, chances, at, mixed);
-        case 3: return mix_values<T, 3>(kv, task, start, end, chances, at, mixed);
-        default: return mix_values<T, 4>(kv, task, start, end, chances, at, mixed);
-    }
-}
-
-// One token over one part of its keys: to `out`, or to the task's partials where there are several.
-template <class T>
-void attend_one(const Paged<T>& kv, const Task& task, const T* queries, T* out, float* partials) {
-    const long start = task.part * PART_KEYS;
-    const long end = std::min(task.position + 1, start + PART_KEYS);
-    const long heads = kv.kv_heads * kv.group;
-    const long head = task.kv_head * kv.group;
-    alignas(64) float scores[MOST_GROUP][PART_KEYS];
-    float most[MOST_GROUP], total[MOST_GROUP];
-    const T* query = queries + (task.query_row * heads + head) * kv.head_size;
-    score_keys(kv, task, query, start, end, scores);
-    for (long g = 0; g < kv.group; g++) {
-        Floats high = load<Floats>(scores[g]), weight{};
-        for (long i = LANES; i < end - start; i += LANES)
-            high = largest(high, load<Floats>(&scores[g][i]));
-        most[g] = largest(high);
-        for (long i = 0; i < end - start; i += LANES) {
-            const Floats chance = exp2(load<Floats>(&scores[g][i]) - most[g]);
-            weight += chance;
-            store(&scores[g][i], chance);
-        }
-        total[g] = sum(weight);
-    }
+void mix_heads(const Paged<T>& kv, const T* const* values, long count, const float* chances,
+               float* mixed) {
     for (long at = 0; at < kv.head_size; at += 4 * LANES)
         for (long g = 0; g < kv.group; g += 4) {
-            const long count = std::min(kv.group - g, 4l);
-            Floats mixed[4][4];
-            mix_heads(kv, task, start, end, scores + g, count, at, mixed);
-            for (long i = 0; i < count; i++) {
-                if (task.partial < 0) {
-                    T* to = out + (task.out_row * heads + head + g + i) * kv.head_size + at;
-                    for (long v = 0; v < 4; v++)
-                        store_as(to + v * LANES, mixed[i][v] * (1.0f / total[g + i]));
-                } else {
-                    Partial& to = partial_at(partials, task.partial + g + i, kv.head_size);
-                    to.most = most[g + i];
-                    to.sum = total[g + i];
-                    for (long v = 0; v < 4; v++) store(to.mixed + at + v * LANES, mixed[i][v]);
-                }
+            const float* from = chances + g * PART_KEYS;
+            float* to = mixed + g * kv.head_size;
+            switch (kv.group - g) {
+                case 1: mix_values<T, 1>(values, count, from, at, to, kv.head_size); break;
+                case 2: mix_values<T, 2>(values, count, from, at, to, kv.head_size); break;
+                case 3: mix_values<T, 3>(values, count, from, at, to, kv.head_size); break;
+                default: mix_values<T, 4>(values, count, from, at, to, kv.head_size);
             }
         }
 }
 
-// Joins the parts of one token and KV head; `task` is that of its first part.
+// One token over one part of its keys, all heads: sums of `partials` from the task's first one on.
+// Keys are the outer loop, so that the pool is read from front to end.
+template <class T>
+void attend_one(const Paged<T>& kv, const Task& task, const T* queries, float* partials,
+                Desk<T>& desk) {
+    const long start = task.part * PART_KEYS;
+    const long count = std::min(task.position + 1 - start, PART_KEYS);
+    const long size = kv.head_size, heads = kv.kv_heads * kv.group;
+    const T* query = queries + task.query_row * heads * size;
+    float* scores = (float*)desk.part_scores.data();
+    float* mixed = (float*)desk.part_mixed.data();
+    long offsets[PART_KEYS];
+    kv.offsets(task.table, start, start + count, offsets);
+    const T* rows[LANES];
+    // Into the second cache only: it takes more of them, and the first is soon full.
+    const auto fetch = [&](const T* pool, long from, long to) {
+        for (; from < to; from++)
+            for (long i = 0; i < kv.kv_heads * size; i += 64 / long(sizeof(T)))
+                __builtin_prefetch(pool + offsets[from] + i, 0, 2);
+    };
+    const auto each_lanes = [&](const T* pool, const auto& work) {
+        for (long from = 0; from < count; from += LANES) {
+            const long some = std::min(count - from, LANES);
+            for (long i = 0; i < LANES; i++)
+                rows[i] = pool + offsets[from + std::min(i, some - 1)];
+            for (long h = 0; h < kv.kv_heads; h++) {
+                // The next keys come from memory while these are at work: a share of them with each
+                // head, since more at once than the core can wait for would hold it up.
+                const long next = from + LANES, heads = kv.kv_heads;
+                fetch(pool, std::min(count, next + LANES * h / heads),
+                      std::min(count, next + LANES * (h + 1) / heads));
+                work(h, from, some);
+                for (long i = 0; i < LANES; i++) rows[i] += size;
+            }
+        }
+    };
+    fetch(kv.keys, 0, std::min(count, LANES));
+    each_lanes(kv.keys, [&](long h, long from, long some) {
+        const long head = h * kv.group;
+        score_keys(kv, query + head * size, rows, some, scores + head * PART_KEYS + from);
+    });
+    fetch(kv.values, 0, std::min(count, LANES));
+    for (long head = 0; head < heads; head++) {
+        float* own = scores + head * PART_KEYS;
+        Floats high = load<Floats>(own), weight{};
+        for (long i = LANES; i < count; i += LANES) high = largest(high, load<Floats>(own + i));
+        Partial& to = partial_at(partials, task.partial + head, size);
+        to.most = largest(high);
+        for (long i = 0; i < count; i += LANES) {
+            const Floats chance = exp2(load<Floats>(own + i) - to.most);
+            weight += chance;
+            store_weights((T*)nullptr, own + i / PER_UNIT<T>, chance);
+        }
+        to.sum = sum(weight);
+    }
+    std::fill(mixed, mixed + heads * size, 0.0f);
+    each_lanes(kv.values, [&](long h, long from, long some) {
+        const float* chances = scores + h * kv.group * PART_KEYS + from / PER_UNIT<T>;
+        mix_heads(kv, rows, some, chances, mixed + h * kv.group * size);
+    });
+    for (long head = 0; head < heads; head++)
+        std::copy_n(mixed + head * size, size,
+                    partial_at(partials, task.partial + head, size).mixed);
+}
+
+// Joins the parts of one token; `task` is that of its first part.
 template <class T>
 void join_parts(const Paged<T>& kv, const Task& task, T* out, float* partials) {
-    const long parts = task.position / PART_KEYS + 1;
-    for (long g = 0; g < kv.group; g++) {
+    const long parts = task.position / PART_KEYS + 1, heads = kv.kv_heads * kv.group;
+    for (long head = 0; head < heads; head++) {
         auto part = [&](long i) -> Partial& {
-            return partial_at(partials, task.partial + i * kv.group + g, kv.head_size);
+            return partial_at(partials, task.partial + i * heads + head, kv.head_size);
         };
         float most = part(0).most, total = 0;
         for (long i = 1; i < parts; i++) most = std::max(most, part(i).most);
         for (long i = 0; i < parts; i++) total += part(i).sum * std::exp2(part(i).most - most);
-        const long head = (task.out_row * kv.kv_heads + task.kv_head) * kv.group + g;
+        T* to = out + (task.out_row * heads + head) * kv.head_size;
         for (long d = 0; d < kv.head_size; d += LANES) {
             Floats mixed{};
             for (long i = 0; i < parts; i++)
                 mixed += load<Floats>(part(i).mixed + d) * (std::exp2(part(i).most - most) / total);
-            store_as(out + head * kv.head_size + d, mixed);
+            store_as(to + d, mixed);
         }
     }
 }
@@ -279,11 +309,13 @@ template <class T>
 void mix_tile(const Paged<T>& kv, const Task& task, long start, long end, Desk<T>& desk,
               const Floats (&scale)[2]) {
     const long size = kv.head_size;
-    for (long key = start; key < end; key += PER_UNIT<T>) {
-        const long second = std::min(key + PER_UNIT<T> - 1, end - 1);
-        const T* one = kv.values + kv.offset(task.table, key, task.kv_head);
-        const T* other = kv.values + kv.offset(task.table, second, task.kv_head);
-        Units* to = &desk.values[(key - start) / PER_UNIT<T> * size / LANES];
+    const T* values = kv.values + task.kv_head * size;
+    long offsets[TILE_KEYS];
+    kv.offsets(task.table, start, end, offsets);
+    for (long key = 0; key < end - start; key += PER_UNIT<T>) {
+        const T* one = values + offsets[key];
+        const T* other = values + offsets[std::min(key + PER_UNIT<T>, end - start) - 1];
+        Units* to = &desk.values[key / PER_UNIT<T> * size / LANES];
         for (long d = 0; d < size; d += LANES) to[d / LANES] = joined(one + d, other + d);
     }
     const long depth = (end - start + PER_UNIT<T> - 1) / PER_UNIT<T>;

@@ -4,12 +4,12 @@ Owns which models that fits and their weights in panels, held once: the stock mo
 as the reference, multiply with the same panels. It refuses to know plans and sampling.
 """
 
-import mmap
 from typing import Any
 
 import torch
 from torch import nn
 
+from engine.model.memory import zeroed
 from engine.model.native.library import (
     PANEL,
     LayerFields,
@@ -25,16 +25,11 @@ _FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
 
 class PackedWeights:
-    """Room for weights in panels, in pages as large as the system gives; filled from the front."""
+    """Room for weights in panels, filled from the front."""
 
     def __init__(self, library: Library, dtype: torch.dtype, elements: int) -> None:
         self._library = library
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has small pages only
-        store = mmap.mmap(-1, elements * dtype.itemsize, flags=private)
-        # Streaming them through small pages costs a tenth of the memory's speed.
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            store.madvise(mmap.MADV_HUGEPAGE)
-        self._room = torch.frombuffer(store, dtype=dtype)
+        self._room = zeroed((elements,), dtype)
         self._used = 0
 
     def add(self, *weights: torch.Tensor, interleaved: bool = False) -> list["Panels"]:

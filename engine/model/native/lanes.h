@@ -110,6 +110,16 @@ inline Units weights(const Bfloat*, Floats first, Floats second) {
     return low | (((Units)second + 0x8000u) & 0xffff0000u);
 }
 
+// Sixteen keys' weights as units, in their order: sixteen of them (float) or eight (bfloat16).
+inline void store_weights(float*, void* to, Floats numbers) { store(to, numbers); }
+inline void store_weights(Bfloat*, void* to, Floats numbers) {
+    using Pairs = uint64_t __attribute__((vector_size(64)));
+    using Joined = uint32_t __attribute__((vector_size(32)));
+    const Pairs pairs = (Pairs)((Units)numbers + 0x8000u);
+    const Pairs joined = ((pairs >> 32) & 0xffff0000u) | ((pairs & 0xffffffffu) >> 16);
+    store(to, __builtin_convertvector(joined, Joined));
+}
+
 // Sixteen elements of one row (float), or of two rows, interleaved into units (bfloat16).
 inline Units joined(const float* first, const float*) { return load<Units>(first); }
 inline Units joined(const Bfloat* first, const Bfloat* second) {

@@ -43,7 +43,7 @@ class Attention {
     };
 
     Attention(const Shape& shape, Crew& crew) : shape_(shape), crew_(crew) {
-        for (int i = 0; i < crew.threads(); i++) desks_.emplace_back(shape.head_size);
+        for (int i = 0; i < crew.threads(); i++) desks_.emplace_back(shape.head_size, shape.heads);
     }
 
     // `drawn`: the rows that `Reads::DRAWN` means, ascending.
@@ -77,7 +77,7 @@ class Attention {
         crew_.share(long(set.tasks.size()), [&](long item, int thread) {
             const Task& task = set.tasks[item];
             if (task.tokens == 1)
-                attend_one(kv, task, queries, out, partials);
+                attend_one(kv, task, queries, partials, desks_[thread]);
             else
                 attend_many(kv, task, queries, out, desks_[thread]);
         });
@@ -89,7 +89,7 @@ class Attention {
   private:
     struct Set {
         std::vector<Task> tasks;
-        std::vector<long> joined;  // the first task of each that has several parts
+        std::vector<long> joined;  // the first task of each token's
         long partials = 0;
     };
 
@@ -102,13 +102,10 @@ class Attention {
 
     void add_one(Set& set, long row, long out_row) {
         const long at = position(row), parts = at / PART_KEYS + 1;
-        for (long h = 0; h < shape_.kv_heads; h++) {
-            if (parts > 1) set.joined.push_back(long(set.tasks.size()));
-            for (long part = 0; part < parts; part++)
-                set.tasks.push_back({table(row_runs_[row]), h, at, 1, 0, row, out_row, part,
-                                     parts == 1 ? -1 : set.partials + part * group()});
-            if (parts > 1) set.partials += parts * group();
-        }
+        set.joined.push_back(long(set.tasks.size()));
+        for (long part = 0; part < parts; part++, set.partials += shape_.heads)
+            set.tasks.push_back(
+                {table(row_runs_[row]), 0, at, 1, 0, row, out_row, part, set.partials});
     }
 
     // Those that see most come first: what is left for the end is short.
