@@ -75,6 +75,13 @@ chromium:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; \
 	else echo 'The browser tests need Chromium. On Debian: apt-get install chromium'; exit 1; fi
 
+compiler:
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  printf '\n== %s\n' 'Installing g++ with apt for the native kernels: about 60 MB'; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq g++; \
+	else echo 'The tests of the native kernels need a C++ compiler. On Debian: apt-get install g++'; exit 1; fi
+
 check: .venv/tested page ## The quick part: lint, format, imports, types, the page's checks.
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -86,7 +93,7 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 	@git ls-files 'web/src' | grep -v generated | xargs cat | wc -l | sed 's/^/lines of web: /'
 
 # Two files at a time, one torch thread each: threads that spin for each other's core are far slower.
-test: chromium check ## Everything a change must pass; installs what it needs and says so.
+test: chromium compiler check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile
 

@@ -1,0 +1,89 @@
+"""What the formats that serve cost in quality: the default model against itself in float32.
+
+bfloat16 is the model's own format, and what a CPU that multiplies it serves. Its bound: perplexity
+on a fixed text within 1 %, and a greedy answer that goes another way does so only where float32
+finds the two best tokens less than half a logit apart. In float32 the kernels are held to rounding.
+"""
+
+import msgspec
+import pytest
+import torch
+
+from engine.model.load import LoadedModel
+from engine.model.runner import ModelRunner
+from tests.kit.model import Hand, Line, encode, loaded_model, model_config, run_of
+
+TEXT = """The harbour of Lisse has two lights. The older one stands on the western mole and was built
+of grey stone in the year of the great flood; its keeper still climbs ninety steps every evening. The
+younger one is a steel mast at the end of the new pier. It needs nobody: a clock turns it on at dusk
+and off at dawn, and a small battery keeps it burning when the power fails. Sailors trust the old
+light more, although it is weaker. They say that a lamp which somebody has carried up by hand is a
+promise, and that a lamp on a clock is only a habit. When the council wanted to close the western
+mole, four hundred people signed a letter against it. The letter said nothing about safety. It said
+that the keeper knows the names of the boats, that he waves, and that on foggy nights he rings the
+bell even if no ship is expected, because somebody might be out there whom nobody expects. The
+council read the letter twice, looked at the budget, and decided to wait another year. That was
+eleven years ago. The keeper has grown old, his daughter carries the oil now, and the steel mast has
+been struck by lightning three times."""
+
+OPENINGS = (
+    "The three most important things about keeping bees are",
+    "Dear council, the water in the eastern well tastes of iron since last spring. We ask you",
+    "def median(values):\n    values = sorted(values)\n",
+)
+REPLY_TOKENS = 32
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """How far perplexity may be off, in parts; how close the two best are where answers part."""
+
+    perplexity: float
+    margin: float
+
+
+BOUNDS = {
+    "bfloat16": Bound(perplexity=0.01, margin=0.5),
+    "float32": Bound(perplexity=1e-4, margin=1e-3),
+}
+
+
+def logits_of(loaded: LoadedModel, kernels: str, ids: list[int]) -> torch.Tensor:
+    """[len(ids), vocabulary] in float32."""
+    runner = ModelRunner(loaded, model_config(dtype=loaded.dtype_name, kernels=kernels))
+    run = run_of(ids, 0, range(-(-len(ids) // 16)))
+    return runner._forward([run], range(len(ids))).float()
+
+
+def perplexity(logits: torch.Tensor, ids: list[int]) -> float:
+    loss = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:]))
+    return float(loss.exp())
+
+
+def greedy(loaded: LoadedModel, kernels: str, ids: list[int]) -> list[int]:
+    runner = ModelRunner(loaded, model_config(dtype=loaded.dtype_name, kernels=kernels))
+    return Line(ids, range(20)).decode(Hand(runner), REPLY_TOKENS)
+
+
+@pytest.fixture(scope="module")
+def exact() -> LoadedModel:
+    return loaded_model("float32", "torch")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernels"), [("bfloat16", "native"), ("bfloat16", "torch"), ("float32", "native")]
+)
+def test_a_serving_format_stays_within_its_bound_of_float32(exact, dtype, kernels):
+    served, bound = loaded_model(dtype, kernels), BOUNDS[dtype]
+    ids = encode(exact, TEXT)
+
+    ours = perplexity(logits_of(served, kernels, ids), ids)
+    theirs = perplexity(logits_of(exact, "torch", ids), ids)
+
+    assert ours == pytest.approx(theirs, rel=bound.perplexity)
+    for opening in OPENINGS:
+        prompt = encode(exact, opening)
+        answer, expected = greedy(served, kernels, prompt), greedy(exact, "torch", prompt)
+        parts = next((at for at in range(REPLY_TOKENS) if answer[at] != expected[at]), None)
+        if parts is not None:
+            seen = logits_of(exact, "torch", prompt + expected[:parts])[-1]
+            assert float(seen.max() - seen[answer[parts]]) < bound.margin
