@@ -147,7 +147,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--think", type=float, default=0.02, help="so many times as long as users")
     parser.add_argument("--trace", type=Path, help="whose gaps are the think times")
     parser.add_argument("--seed", default="1")
-    parser.add_argument("--set", nargs="*", default=[], help="Keepwarm's: KEEPWARM_NAME=VALUE")
+    parser.add_argument("--set", default="", help="Keepwarm's: KEEPWARM_NAME=VALUE,...")
+    parser.add_argument("--also", nargs="*", default=[], help="Keepwarm once more, set otherwise")
     parser.add_argument("--json", type=Path, default=Path("against.json"))
     return parser
 
@@ -184,10 +185,9 @@ async def compare(options: argparse.Namespace) -> Result:
     for memory, rows in ((sizes.memory, ROWS), (sizes.tight_memory, TIGHT_ROWS)):
         chosen = {name: row for name, row in rows.items() if name in options.rows}
         if chosen:
-            settings = dict(one.split("=", 1) for one in options.set)
             found = [
                 launch
-                for launch in launches(memory, settings)
+                for launch in launches(memory, options.set, *options.also)
                 if not options.only or launch.name.startswith(tuple(options.only))
             ]
             await comparison.compare(found, sizes, chosen)

@@ -151,24 +151,30 @@ def _die_with_parent() -> None:
 # ---------------------------------------------------------------- who is there
 
 
-def launches(memory: Memory, settings: Mapping[str, str]) -> Iterator[Launch]:
-    """Whoever is found here, Keepwarm first; prints who is not. `settings` are Keepwarm's."""
+def launches(memory: Memory, *settings: str) -> Iterator[Launch]:
+    """Whoever is found here, prints who is not. Keepwarm is first, once for each of `settings`.
+
+    They are variables and values with commas between them; the first may be empty.
+    """
     model = Path(prepare("default", DATA_DIR))
-    yield keepwarm(memory, model, settings)
+    for at, given in enumerate(settings):
+        name = f"Keepwarm {given.replace('KEEPWARM_', '')}" if at else "Keepwarm"
+        yield keepwarm(name, memory, model, given)
     yield from llama(memory)
     yield from vllm(memory, model)
     yield hand_kept(memory, model)
 
 
-def keepwarm(memory: Memory, model: Path, settings: Mapping[str, str]) -> Launch:
+def keepwarm(name: str, memory: Memory, model: Path, settings: str) -> Launch:
     folder, port = new_folder(), free_port()
+    given = dict(one.split("=", 1) for one in settings.split(",") if one)
     run_command(folder, "migrate", port=port)
     memory_bytes = memory.tokens * _token_bytes(model)
     environment = server_environment(
-        folder, port, **{"KEEPWARM_KV_MEMORY": str(memory_bytes), **settings}
+        folder, port, **{"KEEPWARM_KV_MEMORY": str(memory_bytes), **given}
     )
     return Launch(
-        name="Keepwarm",
+        name=name,
         command=(sys.executable, "-m", "app", "serve"),
         target=Target(url=f"http://127.0.0.1:{port}/v1", key=environment["KEEPWARM_API_KEY"]),
         environment=environment,

@@ -134,7 +134,7 @@ async def test_two_real_servers_are_compared_on_every_row_and_end_with_it(monkey
     comparison = Comparison("test", lambda so_far: kept.append(len(so_far.samples)))
     others = set(psutil.Process().children(recursive=True))
 
-    await comparison.compare(list(launches(SMALL, {"KEEPWARM_THREADS": "1"})), sizes, ROWS)
+    await comparison.compare(list(launches(SMALL, "KEEPWARM_THREADS=1")), sizes, ROWS)
 
     measured = {(one.figure, one.server) for one in comparison.samples}
     figures = {figure for figure in FIGURES if not figure.startswith("tight")}
@@ -144,6 +144,14 @@ async def test_two_real_servers_are_compared_on_every_row_and_end_with_it(monkey
     assert len(kept) == sizes.rounds
     assert not comparison.faults
     assert set(psutil.Process().children(recursive=True)) == others
+
+
+def test_keepwarm_is_compared_with_itself_set_otherwise():
+    first, other, *_ = launches(SMALL, "", "KEEPWARM_THREADS=1,KEEPWARM_PARK_DISK=0")
+
+    assert (first.name, other.name) == ("Keepwarm", "Keepwarm THREADS=1,PARK_DISK=0")
+    assert other.environment["KEEPWARM_PARK_DISK"] == "0"
+    assert "KEEPWARM_PARK_DISK" not in first.environment
 
 
 def test_a_ratio_is_taken_within_a_round_and_above_one_is_better():
