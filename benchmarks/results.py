@@ -151,7 +151,7 @@ def _cell(result: Result, figure: str, size: int | None, server: str) -> str:
         return ""
     shown = _shown(statistics.median(values.values()))
     found = ratios(result, figure, size, server)
-    if server == FIRST or not found:
+    if server == FIRST or not found or FIGURES[figure].unit == "%":
         return shown
     return f"{shown} ({statistics.median(found):.2f}x)"
 
@@ -159,7 +159,7 @@ def _cell(result: Result, figure: str, size: int | None, server: str) -> str:
 def _against(result: Result, figure: str, size: int | None) -> str:
     peer = best_peer(result, figure, size)
     found = ratios(result, figure, size, peer) if peer else []
-    if not found:
+    if not found or FIGURES[figure].unit == "%":
         return ""
     median, low, high = interval(found)
     return f"**{median:.2f}x** ({low:.2f} to {high:.2f}), {peer}"
