@@ -227,6 +227,13 @@ def test_without_a_compiler_torch_computes_and_says_so(tmp_path, monkeypatch):
         load(with_kernels(elsewhere, "native"))
 
 
+def test_a_cpu_that_torch_serves_better_is_left_to_torch(tmp_path, monkeypatch):
+    monkeypatch.setattr(building, "_cpu", lambda: "flags: sse2 avx2 fma")
+
+    with pytest.raises(Unavailable, match="AVX-512"):
+        library(tmp_path)
+
+
 def test_a_build_that_fails_is_told_in_one_line(tmp_path, monkeypatch):
     compiler = tmp_path / "c++"
     compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "error: no" >&2; exit 1\n')

@@ -9,6 +9,8 @@
 // succeed while its stage is open, so what a stage is made of is read safely after it.
 #pragma once
 
+#include <immintrin.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -16,19 +18,7 @@
 #include <thread>
 #include <vector>
 
-#if defined(__x86_64__) || defined(__i386__)
-#include <immintrin.h>
-#endif
-
 namespace keepwarm {
-
-inline void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    _mm_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
 
 class Crew {
   public:
@@ -62,7 +52,7 @@ class Crew {
         while (take(0)) {
         }
         for (int spins = 0; done_.load(std::memory_order_acquire) < count; spins++) {
-            relax();
+            _mm_pause();
             if (spins > PATIENCE) std::this_thread::yield();
         }
     }
@@ -89,7 +79,7 @@ class Crew {
             if (take(thread)) {
                 spins = 0;
             } else if (spins < HELPER_SPINS) {
-                relax();
+                _mm_pause();
             } else {
                 sleep();
                 spins = 0;

@@ -1,9 +1,9 @@
 // Sixteen lanes of 32 bits: the arithmetic that every kernel here is written in.
 //
 // A lane holds a float, or a *unit*: 32 bits of neighbouring elements, which is one float or two
-// bfloat16. `mac` multiplies units and adds up in float, so one kernel serves both formats. The
-// compiler turns the vector types into what the machine has; only the bfloat16 product is spelled
-// out, where an instruction for it exists.
+// bfloat16. `mac` multiplies units and adds up in float, so one kernel serves both formats. Sixteen
+// lanes are one register of AVX-512, which is asked for before anything is built; only the bfloat16
+// product is spelled out, where an instruction for it exists.
 #pragma once
 
 #include <cstdint>

@@ -88,6 +88,8 @@ class Library:
     """The functions of kernels.cpp. Pointers are plain integers; nothing is checked."""
 
     def __init__(self, path: Path) -> None:
+        self.digest = path.stem
+        """Equal where the same bits are computed."""
         library = ctypes.CDLL(str(path))
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
 
@@ -112,6 +114,8 @@ class Library:
 @functools.cache
 def library(data_dir: Path) -> Library:
     """The kernels, built if need be. Raises `Unavailable`."""
+    if "avx512f" not in _cpu():
+        raise Unavailable("the CPU has no AVX-512, without which torch is faster")
     compiler = compiler_here()
     folder = data_dir / "native"
     try:

@@ -11,55 +11,40 @@ namespace keepwarm {
 
 constexpr long PANEL = 2 * LANES;
 
-// Rows and vectors of a tile: as many sums as the machine has registers for.
-#if defined(__AVX512F__)
-constexpr long TILE_ROWS = 12, TILE_VECTORS = 2;
-#else
-constexpr long TILE_ROWS = 4, TILE_VECTORS = 1;
-#endif
+// Rows of a tile: with two vectors of sums each, three quarters of the registers.
+constexpr long TILE_ROWS = 12;
 
 // sums[r][v] = sum over depth of a(r, k) * b(k, v), with a(r, k) the unit at row r and depth k.
-// `a_row` and `a_depth` are the steps of `a`, in units; `b` has `b_depth` units between depths.
-template <class T, long ROWS, long VECTORS>
-inline void tile(const uint32_t* a, long a_row, long a_depth, const uint32_t* b, long b_depth,
-                 long depth, Floats (*sums)[2]) {
-    Floats held[ROWS][VECTORS] = {};
+// `a_row` and `a_depth` are the steps of `a`, in units; `b` has PANEL units at each depth.
+template <class T, long ROWS>
+inline void tile(const uint32_t* a, long a_row, long a_depth, const uint32_t* b, long depth,
+                 Floats (*sums)[2]) {
+    Floats held[ROWS][2] = {};
     for (long k = 0; k < depth; k++) {
-        Units columns[VECTORS];
-#pragma GCC unroll 2
-        for (long v = 0; v < VECTORS; v++) columns[v] = load<Units>(b + k * b_depth + v * LANES);
+        const Units columns[2] = {load<Units>(b + k * PANEL), load<Units>(b + k * PANEL + LANES)};
 #pragma GCC unroll 12
         for (long r = 0; r < ROWS; r++) {
-            Units row = splat(unit_at(a + r * a_row + k * a_depth));
+            const Units row = splat(unit_at(a + r * a_row + k * a_depth));
 #pragma GCC unroll 2
-            for (long v = 0; v < VECTORS; v++) held[r][v] = mac<T>(held[r][v], row, columns[v]);
+            for (long v = 0; v < 2; v++) held[r][v] = mac<T>(held[r][v], row, columns[v]);
         }
     }
     for (long r = 0; r < ROWS; r++)
-        for (long v = 0; v < VECTORS; v++) sums[r][v] = held[r][v];
+        for (long v = 0; v < 2; v++) sums[r][v] = held[r][v];
 }
 
-template <class T, long ROWS>
-inline void full_width(const uint32_t* a, long a_row, long a_depth, const uint32_t* b, long depth,
-                       Floats (*sums)[2]) {
-    for (long v = 0; v < 2; v += TILE_VECTORS)
-        tile<T, ROWS, TILE_VECTORS>(a, a_row, a_depth, b + v * LANES, PANEL, depth,
-                                    (Floats(*)[2]) & sums[0][v]);
-}
-
-// `tile` for up to TILE_ROWS rows and all 32 lanes of `b`.
+// `tile` for up to TILE_ROWS rows.
 template <class T>
 void some_rows(long rows, const uint32_t* a, long a_row, long a_depth, const uint32_t* b,
                long depth, Floats (*sums)[2]) {
     switch (rows) {
 #define KEEPWARM_ROWS(n) \
     case n:              \
-        return full_width<T, n>(a, a_row, a_depth, b, depth, sums)
+        return tile<T, n>(a, a_row, a_depth, b, depth, sums)
         KEEPWARM_ROWS(1);
         KEEPWARM_ROWS(2);
         KEEPWARM_ROWS(3);
         KEEPWARM_ROWS(4);
-#if defined(__AVX512F__)
         KEEPWARM_ROWS(5);
         KEEPWARM_ROWS(6);
         KEEPWARM_ROWS(7);
@@ -68,7 +53,6 @@ void some_rows(long rows, const uint32_t* a, long a_row, long a_depth, const uin
         KEEPWARM_ROWS(10);
         KEEPWARM_ROWS(11);
         KEEPWARM_ROWS(12);
-#endif
 #undef KEEPWARM_ROWS
     }
 }
