@@ -208,4 +208,6 @@ def _segment_files(loaded: LoadedModel, config: EngineConfig) -> SegmentFiles | 
         return None
     # KV of the deterministic mode has its own sums, which no other pass may stand in for.
     mode = "deterministic" if config.deterministic else "batched"
+    if config.deterministic and loaded.library is not None:
+        mode = f"deterministic-{loaded.library.digest}"
     return SegmentFiles(config.data_dir / "parked", f"{loaded.model_fingerprint}/{mode}")
