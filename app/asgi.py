@@ -246,6 +246,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         pinned_share=settings.pinned_share,
         pinned_share_per_user=settings.pinned_share_per_user,
         dtype=settings.dtype,
+        kernels=settings.kernels,
         prefix_index=settings.prefix_index,
         retention=settings.retention,
         threads=settings.threads,

@@ -137,6 +137,14 @@ Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
     about("Number format of weights and cache.", fix="use auto, float32 or bfloat16"),
 ]
+Kernels = Annotated[
+    Literal["auto", "native", "torch"],
+    about(
+        "What computes on a CPU: `native`, kernels that are built at start with the machine's C++ "
+        "compiler; `torch`; or `auto`, native where it can be.",
+        fix="use auto, native or torch",
+    ),
+]
 PrefixIndex = Annotated[
     Literal["radix", "hashed"],
     about(

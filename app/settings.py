@@ -25,6 +25,7 @@ from app.options import (
     Dtype,
     EnginePlace,
     Host,
+    Kernels,
     KvMemory,
     Model,
     OwnApiKey,
@@ -66,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pinned_share: PinnedShare = 0.8
     pinned_share_per_user: PinnedSharePerUser = 0.5
     dtype: Dtype = "auto"
+    kernels: Kernels = "auto"
     prefix_index: PrefixIndex = "radix"
     retention: Retention = "cost"
     threads: Threads | None = None
