@@ -278,8 +278,8 @@ class Sequence:
         return Draw(
             sampling=self.job.sampling,
             seed=self.seed,
-            prompt_ids=self.job.token_ids,
-            output_ids=self.output,
+            prompt_ids=self.ids[: len(self.job.token_ids)],
+            output_ids=self.ids[len(self.job.token_ids) :],
             banned_ids=self.eos_token_ids if self._bans_eos(len(self.output)) else (),
         )
 

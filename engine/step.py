@@ -30,7 +30,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
-    """Sample one token after a run's last row. The id lists are views: read, never kept.
+    """Sample one token after a run's last row.
 
     Penalties look at `prompt_ids` and `output_ids`; the random stream is keyed by the seed and
     `len(output_ids)`. Tokens in `banned_ids` cannot be drawn.
