@@ -26,7 +26,7 @@ SHARES = (1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0, 2.0)
 TTL_S = 300.0
 
 DISK = 2.0
-"""How many times the memory lies below it, as the server has it by default (4 GiB and 2)."""
+"""How many times the memory the disk below it has: by default the server's has 4 GiB and 2."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return (self.rates[policy] - self.rates["lru"]) / gap if gap > 0.001 else None
 
 
-def policies(fitted: GapModel, *, signals: bool, index: str) -> dict[str, Policy]:
+def policies(
+    fitted: GapModel, *, signals: bool, index: str, disk: float = DISK
+) -> dict[str, Policy]:
     named = {
         "lru": Policy(index=index),
         f"ttl {TTL_S:.0f} s": Policy(ttl_s=TTL_S, index=index),
@@ -52,7 +54,7 @@ def policies(fitted: GapModel, *, signals: bool, index: str) -> dict[str, Policy
     if signals:
         named["lru, signals"] = Policy(heeds=True, index=index)
         named["cost, signals"] = Policy(model=MOONCAKE, heeds=True, index=index)
-        named["cost, signals, disk"] = Policy(model=MOONCAKE, heeds=True, disk=DISK, index=index)
+        named["cost, signals, disk"] = Policy(model=MOONCAKE, heeds=True, disk=disk, index=index)
     return named
 
 
@@ -108,6 +110,7 @@ def main() -> None:
     parser.add_argument("--index", choices=PREFIX_INDEXES, default="radix")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--shares", type=float, nargs="+", default=SHARES)
+    parser.add_argument("--disk", type=float, default=DISK, help="times the memory, below it")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     synthetic = asked.source in PROFILES
@@ -115,7 +118,7 @@ def main() -> None:
     fitted = fit(workload)
     print(f"{workload.name}: gap model of the first half: {fitted}\n")
     signals = synthetic and PROFILES[asked.source].sockets
-    named = policies(fitted, signals=signals, index=asked.index)
+    named = policies(fitted, signals=signals, index=asked.index, disk=asked.disk)
     rows = measure(workload, named, tuple(asked.shares))
     print(table(rows))
     if asked.out is not None:
