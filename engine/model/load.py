@@ -20,6 +20,7 @@ from transformers.utils import cached_file
 
 from engine.config import EngineConfig
 from engine.errors import Misconfigured
+from engine.model.memory import give_back
 from engine.model.native.decoder import Decoder
 from engine.model.native.library import Library, Unavailable, library
 from engine.model.packed import pack_linears
@@ -104,6 +105,7 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
     native, decoder = _native(model, config, progress)
     if decoder is None and dtype == torch.bfloat16 and device.type == "cpu":
         pack_linears(model)
+    give_back()
     return LoadedModel(
         name=display_name(config.model),
         model=model,

@@ -133,8 +133,12 @@ class Decoder:
         self.dtype = head.dtype
         embedding = model.model.embed_tokens.weight
         is_tied = embedding.data_ptr() == head.data_ptr()
-        linears = [child for child in model.modules() if isinstance(child, nn.Linear)]
-        room = sum(-(-child.out_features // PANEL) * PANEL * child.in_features for child in linears)
+        # A generator, so that each layer's own weights go as soon as they are packed.
+        room = sum(
+            -(-child.out_features // PANEL) * PANEL * child.in_features
+            for child in model.modules()
+            if isinstance(child, nn.Linear)
+        )
         self._weights = PackedWeights(library, self.dtype, room)
         self._kept: list[torch.Tensor] = []
         self._layers = [self._layer(layer) for layer in model.model.layers]
