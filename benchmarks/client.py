@@ -17,11 +17,15 @@ ANSWER_S = 900.0
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask: an address that ends in `/v1`, a model's name and, where one is needed, a key."""
+    """Whom to ask: an address that ends in `/v1`, a model's name and, where one is needed, a key.
+
+    `stores`: it keeps conversations itself, and is sent what is new of them.
+    """
 
     url: str
     model: str = "default"
     key: str = ""
+    stores: bool = False
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +40,8 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None
     """None: the server does not tell."""
     output_tokens: int
+    response_id: str = ""
+    """By which a server that stores knows it."""
 
     @property
     def first_token_s(self) -> float:
@@ -52,26 +58,44 @@ class Failed(Exception):
 
 
 async def ask(
-    target: Target, messages: Sequence[dict[str, str]], tokens: int, *, user: str = ""
+    target: Target,
+    messages: Sequence[dict[str, str]],
+    tokens: int,
+    *,
+    user: str = "",
+    previous: str = "",
 ) -> Heard:
     """The reply to `messages`, greedy and of exactly `tokens` tokens as far as the server can.
 
     Each server reads of these fields what it knows. `user` tells one conversation from another to
-    those who cannot tell by the text.
+    those who cannot tell by the text. A server that stores has all but the last message by
+    `previous`, and the system prompt is said again, as its dialect has it.
     """
     body = {
         "model": target.model,
-        "messages": messages,
         "stream": True,
-        "stream_options": {"include_usage": True},
         "temperature": 0,
-        "max_tokens": tokens,
         "min_tokens": tokens,
         "ignore_eos": True,
         "user": user,
     }
+    if target.stores:
+        instructions = [said["content"] for said in messages if said["role"] == "system"]
+        body |= {
+            "input": messages[-1]["content"],
+            "instructions": instructions[0] if instructions else None,
+            "previous_response_id": previous or None,
+            "max_output_tokens": tokens,
+        }
+    else:
+        body |= {
+            "messages": messages,
+            "stream_options": {"include_usage": True},
+            "max_tokens": tokens,
+        }
     where = urlsplit(target.url)
-    request = _request(where.netloc, f"{where.path}/chat/completions", target.key, body)
+    route = "responses" if target.stores else "chat/completions"
+    request = _request(where.netloc, f"{where.path}/{route}", target.key, body)
     sent_s = time.perf_counter()
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(ANSWER_S):
@@ -151,15 +175,35 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
+    """Of a chat completion, or (the second name) of a response."""
+
     prompt_tokens: int = 0
+    input_tokens: int = 0
     completion_tokens: int = 0
+    output_tokens: int = 0
     prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+
+
+class _Response(msgspec.Struct):
+    id: str
+    usage: _Usage | None = None
 
 
 class _Chunk(msgspec.Struct):
+    """A chunk of a completion, or an event of a response."""
+
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: object = None
+    type: str = ""
+    delta: str = ""
+    response: _Response | None = None
+
+    def text(self) -> str:
+        if self.type == "response.output_text.delta":
+            return self.delta
+        return "".join(choice.delta.content or "" for choice in self.choices)
 
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
@@ -171,29 +215,31 @@ def _read(answer: _Answer, sent_s: float) -> Heard:
         raise Failed(f"HTTP {answer.status}: {said[:500].decode(errors='replace')}")
     texts: list[str] = []
     times: list[float] = []
-    usage = None
+    usage, response_id = None, ""
     for at, line in _lines(answer.pieces):
         if not line.startswith(b"data:") or line.endswith(b"[DONE]"):
             continue
         chunk = _CHUNK.decode(line[5:])
         if chunk.error:
             raise Failed(str(chunk.error))
+        if chunk.response is not None:
+            response_id, usage = chunk.response.id, chunk.response.usage
         usage = chunk.usage or usage
-        for choice in chunk.choices:
-            if choice.delta.content:
-                texts.append(choice.delta.content)
-                times.append(at)
+        if text := chunk.text():
+            texts.append(text)
+            times.append(at)
     if usage is None or not times:
         raise Failed("the answer has no text or no usage")
-    details = usage.prompt_tokens_details
+    details = usage.prompt_tokens_details or usage.input_tokens_details
     return Heard(
         sent_s=sent_s,
         pieces_s=tuple(times),
         ended_s=answer.pieces[-1][0],
         text="".join(texts),
-        prompt_tokens=usage.prompt_tokens,
+        prompt_tokens=usage.prompt_tokens or usage.input_tokens,
         cached_tokens=details.cached_tokens if details else None,
-        output_tokens=usage.completion_tokens,
+        output_tokens=usage.completion_tokens or usage.output_tokens,
+        response_id=response_id,
     )
 
 

@@ -104,13 +104,21 @@ async def run(target: Target, shape: Shape, seed: str) -> Run:
     async def session(number: int) -> None:
         whose = f"{seed} system {0 if shape.shared else number}"
         history = [message("system", text(whose, shape.system_words) + ".")]
+        ids = [""]
         for move in moves(shape, seed, number):
             await asyncio.sleep(move.pause_s)
             _unsay(history, move)
             wanted_s = time.perf_counter()
             async with slots:
-                heard = await ask(target, history, shape.reply_tokens, user=f"{seed} {number}")
+                heard = await ask(
+                    target,
+                    history,
+                    shape.reply_tokens,
+                    user=f"{seed} {number}",
+                    previous=ids[(len(history) - 2) // 2],
+                )
             history.append(message("assistant", heard.text))
+            ids[len(history) // 2 :] = [heard.response_id]
             asked.append(
                 Asked(
                     session=number,
@@ -257,6 +265,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--url", required=True, help="such as http://127.0.0.1:8000/v1")
     parser.add_argument("--model", default="default")
     parser.add_argument("--key", default="")
+    parser.add_argument("--stored", action="store_true", help="send what is new (`/responses`)")
     for name in ("sessions", "turns", "concurrency", "system-words", "user-words", "reply-tokens"):
         parser.add_argument(f"--{name}", type=int, default=getattr(usual, name.replace("-", "_")))
     parser.add_argument("--apart", action="store_true", help="a system prompt for each session")
@@ -291,7 +300,7 @@ def shape_of(options: argparse.Namespace) -> Shape:
 
 def main() -> None:
     options = arguments().parse_args()
-    target = Target(url=options.url, model=options.model, key=options.key)
+    target = Target(url=options.url, model=options.model, key=options.key, stores=options.stored)
     done = asyncio.run(run(target, shape_of(options), options.seed))
     summary = summarise(done)
     print(msgspec.json.format(msgspec.json.encode(summary)).decode())

@@ -55,6 +55,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
     environment: Mapping[str, str]
     folder: Path
+    stores: bool = False
+    """It can keep conversations itself."""
 
 
 class Server:
@@ -179,6 +181,7 @@ def keepwarm(name: str, memory: Memory, model: Path, settings: str) -> Launch:
         target=Target(url=f"http://127.0.0.1:{port}/v1", key=environment["KEEPWARM_API_KEY"]),
         environment=environment,
         folder=folder,
+        stores=True,
     )
 
 

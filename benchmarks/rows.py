@@ -66,8 +66,11 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
         said = [message("user", text(f"{self.seed} {name}", words))]
         return self.checked(await ask(self.server.target, said, tokens), tokens)
 
-    async def run(self, shape: Shape) -> Run:
-        done = await run(self.server.target, shape, self.seed)
+    async def run(self, shape: Shape, *, stored: bool = False) -> Run:
+        """`stored`: whoever can keep conversations does, and is sent what is new of them."""
+        stores = stored and self.server.launch.stores
+        target = msgspec.structs.replace(self.server.target, stores=stores)
+        done = await run(target, shape, self.seed)
         for one in done.asked:
             self.checked(one.heard, shape.reply_tokens)
         return done
@@ -154,7 +157,8 @@ async def chats(measure: Measure) -> Values:
 
 
 async def tight_chats(measure: Measure) -> Values:
-    return _of_chats(await measure.run(measure.sizes.tight), "tight_")
+    """Only what is stored may be parked on disk, so here Keepwarm stores."""
+    return _of_chats(await measure.run(measure.sizes.tight, stored=True), "tight_")
 
 
 async def apart(measure: Measure) -> Values:

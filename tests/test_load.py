@@ -29,12 +29,15 @@ NOISY = ("session", "others")
 SMALL = Memory(slots=8, slot_tokens=512)
 
 
-def target(server: Server, **changes: str) -> Target:
+def target(server: Server, **changes: object) -> Target:
     return msgspec.structs.replace(Target(url=f"{server.url}/v1", key=server.api_key), **changes)
 
 
-async def test_every_turn_edit_and_regeneration_is_counted_and_computes_only_what_is_new(server):
-    done = await run(target(server), SHAPE, "counted")
+@pytest.mark.parametrize("stores", [False, True])
+async def test_every_turn_edit_and_regeneration_is_counted_and_computes_only_what_is_new(
+    server, stores
+):
+    done = await run(target(server, stores=stores), SHAPE, f"counted {stores}")
 
     asked = {(one.session, one.turn, one.kind): one.heard for one in done.asked}
     kinds = ("turn", "edit", "regeneration")
