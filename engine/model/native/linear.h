@@ -13,6 +13,7 @@ constexpr long PANEL = 2 * LANES;
 
 // Rows of a tile: with two vectors of sums each, three quarters of the registers.
 constexpr long TILE_ROWS = 12;
+constexpr long AHEAD = 96;  // depths between what is fetched and what is multiplied
 
 // sums[r][v] = sum over depth of a(r, k) * b(k, v), with a(r, k) the unit at row r and depth k.
 // `a_row` and `a_depth` are the steps of `a`, in units; `b` has PANEL units at each depth.
@@ -21,6 +22,12 @@ inline void tile(const uint32_t* a, long a_row, long a_depth, const uint32_t* b,
                  Floats (*sums)[2]) {
     Floats held[ROWS][2] = {};
     for (long k = 0; k < depth; k++) {
+        // A tile of five to eight rows is all rows of a small step: it waits for memory and for its
+        // sums alike, and the core looks ahead too little by itself. Fewer wait for memory only.
+        if constexpr (ROWS >= 5 && ROWS <= 8) {
+            __builtin_prefetch(b + (k + AHEAD) * PANEL, 0, 2);
+            __builtin_prefetch(b + (k + AHEAD) * PANEL + LANES, 0, 2);
+        }
         const Units columns[2] = {load<Units>(b + k * PANEL), load<Units>(b + k * PANEL + LANES)};
 #pragma GCC unroll 12
         for (long r = 0; r < ROWS; r++) {
