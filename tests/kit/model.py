@@ -46,9 +46,9 @@ def model_config(
     )
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2)
 def loaded_model(dtype: str = "float32", kernels: str = "auto") -> LoadedModel:
-    """The default model; the first call on a machine converts it."""
+    """The default model; the first call on a machine converts it. Two are kept: each takes 1 GB."""
     return load(model_config(dtype=dtype, kernels=kernels))
 
 
