@@ -107,7 +107,7 @@ Deterministic = Annotated[
     bool,
     about(
         "`1`: the same conversation gives the same tokens bit for bit, cached or not, whatever "
-        "runs beside it. Slower: 1.1 times with one conversation at a time, 3 times with four.",
+        "runs beside it. Slower: 1.2 times with four conversations at a time, 3 where torch computes.",
         fix="use 0 or 1",
         default="`0`",
     ),

@@ -290,7 +290,7 @@ def _assemble(config: EngineConfig, report: Callable[[str], None], make_cache: M
     renderer = Renderer(loaded.tokenizer, loaded.eos_token_ids)
     card = _card(loaded, runner, renderer, config)
     core_config = _core_config(card, config)
-    core = Core(core_config, cache=make_cache(core_config, time.perf_counter))
+    core = Core(core_config, cache=make_cache(core_config, time.thread_time))
     core.load(runner.parked())
     return _Parts(core=core, runner=runner, renderer=renderer, card=card)
 
