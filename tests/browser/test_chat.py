@@ -247,11 +247,12 @@ def test_unsent_text_leaves_the_page_only_where_somebody_said_so(page: Page):
 
     with sockets[-1].expect_event("framesent", lambda frame: "And three mountains" in frame):
         switch.check()
-    page.reload()
+    with page.expect_websocket() as again:
+        page.reload()
     expect(switch).to_be_checked()
-    with sockets[-1].expect_event("framesent", lambda frame: '"draft"' in frame):
+    with again.value.expect_event("framesent", lambda frame: '"draft"' in frame):
         field.press_sequentially(" of France", delay=20)
-    with sockets[-1].expect_event("framesent", lambda frame: '"text":""' in frame):
+    with again.value.expect_event("framesent", lambda frame: '"text":""' in frame):
         switch.uncheck()
 
 

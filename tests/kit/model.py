@@ -46,9 +46,9 @@ def model_config(
     )
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)
 def loaded_model(dtype: str = "float32", kernels: str = "auto") -> LoadedModel:
-    """The default model; the first call on a machine converts it. Two are kept: each takes 1 GB."""
+    """The default model; the first call on a machine converts it. Four are kept: each takes 1 GB."""
     return load(model_config(dtype=dtype, kernels=kernels))
 
 
