@@ -348,6 +348,9 @@ async def examine(settings: Settings, say: Callable[[str], None]) -> None:
         await open_engine(engine_config(settings), settings.engine, say)
     ) as engine:
         _tell_of_the_model(await engine.info(), say)
+        for tier in (await engine.stats()).tiers:
+            used, limit = tier.used_bytes / 2**20, tier.limit_bytes / 2**20
+            say(f"parked on {tier.tier}: {used:,.0f} of {limit:,.0f} MiB")
     say(f"threads: {settings.threads or os.cpu_count()} of {os.cpu_count()} processors")
     say(f"free memory: {_free_bytes() / 2**20:,.0f} MiB")
 

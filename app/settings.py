@@ -62,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model: Model = "default"
     kv_memory_bytes: KvMemory | None = None
     park_memory_bytes: ParkMemory = 0
-    park_disk_bytes: ParkDisk = 4 * 2**30
+    park_disk_bytes: ParkDisk | None = None
     deterministic: Deterministic = False
     pinned_share: PinnedShare = 0.8
     pinned_share_per_user: PinnedSharePerUser = 0.5

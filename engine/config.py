@@ -67,8 +67,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What computes a step: `native`, built at start; `torch`; `auto` is native where it can be."""
     host_bytes: int = 0
     """Memory for KV parked out of the pool. Worth it where the pool is a GPU's."""
-    disk_bytes: int = 4 << 30
-    """Space below the data folder for parked KV, which outlives the process. 0: none."""
+    disk_bytes: int | None = None
+    """Space below the data folder for parked KV, which outlives the process. 0: none.
+
+    None: four times the pool and at least 4 GiB, but at most a tenth of what is free.
+    """
     deterministic: bool = False
     """Warm equals cold bit for bit, whatever runs beside it; slower."""
     checks: bool = False

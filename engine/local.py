@@ -289,7 +289,7 @@ def _assemble(config: EngineConfig, report: Callable[[str], None], make_cache: M
     runner.warm_up()
     renderer = Renderer(loaded.tokenizer, loaded.eos_token_ids)
     card = _card(loaded, runner, renderer, config)
-    core_config = _core_config(card, config)
+    core_config = _core_config(card, config, runner.disk_bytes)
     core = Core(core_config, cache=make_cache(core_config, time.thread_time))
     core.load(runner.parked())
     return _Parts(core=core, runner=runner, renderer=renderer, card=card)
@@ -316,7 +316,7 @@ def _card(
     )
 
 
-def _core_config(card: ModelCard, config: EngineConfig) -> CoreConfig:
+def _core_config(card: ModelCard, config: EngineConfig, disk_bytes: int) -> CoreConfig:
     return CoreConfig(
         block_tokens=card.block_tokens,
         pool_blocks=card.pool_blocks,
@@ -335,7 +335,7 @@ def _core_config(card: ModelCard, config: EngineConfig) -> CoreConfig:
         tiers=TierSizes(
             token_bytes=card.kv_bytes_per_token,
             host_bytes=config.host_bytes,
-            disk_bytes=config.disk_bytes,
+            disk_bytes=disk_bytes,
         ),
         checks=config.checks,
         budget=Budget(share=config.pinned_share, share_per_owner=config.pinned_share_per_user),

@@ -81,6 +81,7 @@ class ModelRunner:
         self.attention = f"torch ({ATTENTION})"
         self._go_native(loaded, torch.get_num_threads())
         self._files = _segment_files(loaded, config)
+        self.disk_bytes = config.disk_bytes or self._default_disk_bytes()
         self._carrier: Carrier | None = None
 
     def _go_native(self, loaded: LoadedModel, threads: int) -> None:
@@ -101,6 +102,11 @@ class ModelRunner:
     def parked(self) -> list[SegmentHead]:
         """What an earlier life left on disk, longest unused first."""
         return [] if self._files is None else self._files.heads()
+
+    def _default_disk_bytes(self) -> int:
+        pool_tokens = self.pool.blocks * self.pool.block_tokens
+        pool_bytes = pool_tokens * self._loaded.kv.token_bytes
+        return 0 if self._files is None else self._files.default_bytes(pool_bytes)
 
     def close(self) -> None:
         """Finish the transfers that were started."""
@@ -204,7 +210,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _segment_files(loaded: LoadedModel, config: EngineConfig) -> SegmentFiles | None:
-    if not config.disk_bytes:
+    if config.disk_bytes == 0:
         return None
     # KV of the deterministic mode has its own sums, which no other pass may stand in for.
     mode = "deterministic" if config.deterministic else "batched"

@@ -8,6 +8,7 @@ to know which segments are worth keeping.
 
 import logging
 import os
+import shutil
 import zlib
 from pathlib import Path
 
@@ -23,6 +24,13 @@ log = logging.getLogger("keepwarm.engine")
 
 _SUFFIX = ".safetensors"
 _UNFINISHED = ".part"
+
+_POOLS = 4
+"""How many times the pool a disk holds by default: what was said lately, and a few times as much.
+With twice as much, chats of long documents push out what somebody returns to (benchmarks)."""
+_LEAST_BYTES = 4 << 30
+_FREE_SHARE = 10
+"""By default one byte in so many that are free: the database and others write there too."""
 
 
 class SegmentFiles:
@@ -48,6 +56,13 @@ class SegmentFiles:
         files = sorted(self._folder.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime_ns)
         found = [self._head(file) for file in files]
         return [head for head in found if head is not None]
+
+    def default_bytes(self, pool_bytes: int) -> int:
+        """What the folder may take where nobody said; what it holds already counts as free."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        held = sum(file.stat().st_size for file in self._folder.glob(f"*{_SUFFIX}"))
+        free = shutil.disk_usage(self._folder).free
+        return min(max(_POOLS * pool_bytes, _LEAST_BYTES), (free + held) // _FREE_SHARE)
 
     def write(self, head: SegmentHead, kv: torch.Tensor) -> None:
         """Store `kv` [2, layers, tokens, kv heads, head size]. Raises `OSError`."""

@@ -192,4 +192,5 @@ def test_the_doctor_says_what_would_be_served(migrated: Path):
     assert "chat template: stable: turns stay warm" in told
     assert "first differing token" not in told
     assert "database: at the right revision" in told
+    assert re.search(r"^parked on disk: 0 of [1-9][\d,]* MiB$", told, re.MULTILINE)
     assert "sk-kw-test" not in told

@@ -2,6 +2,7 @@
 
 import os
 import queue
+import shutil
 import struct
 from pathlib import Path
 
@@ -182,6 +183,24 @@ def test_the_folder_tells_what_it_holds_longest_unused_first(tmp_path):
     again = SegmentFiles(tmp_path / "new", "weights")
 
     assert [found.name for found in again.heads()] == ["a", "c", "b"]
+
+
+def test_by_default_the_disk_holds_four_pools_but_no_more_than_a_tenth_of_what_is_free(
+    tmp_path, monkeypatch
+):
+    files = SegmentFiles(tmp_path, "weights")
+    files.write(head("a", 4), make_pool().read(slots([1], 4)))
+    ours = sum(file.stat().st_size for file in tmp_path.iterdir())
+
+    def taken(pool_bytes: int, *, free: int) -> int:
+        disk = shutil._ntuple_diskusage(free * 2, free, free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+        return files.default_bytes(pool_bytes)
+
+    assert taken(3 << 30, free=1 << 40) == 12 << 30
+    assert taken(1 << 20, free=1 << 40) == 4 << 30
+    assert taken(3 << 30, free=20 << 30) == ((20 << 30) + ours) // 10
+    assert taken(3 << 30, free=0) == ours // 10
 
 
 def test_other_weights_make_a_segment_foreign(tmp_path):
