@@ -25,8 +25,8 @@ SHARES = (1 / 12, 1 / 6, 1 / 3, 2 / 3, 1.0, 2.0)
 
 TTL_S = 300.0
 
-DISK = 2.0
-"""How many times the memory the disk below it has: by default the server's has 4 GiB and 2."""
+DISK = 4.0
+"""How many times the memory the disk below it has, as the server's has by default."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +64,7 @@ def measure(workload: Workload, named: dict[str, Policy], shares: tuple[float, .
     for share in shares:
         units = max(1, round(enough * share))
         rates = {name: replay(workload, units, policy).rate for name, policy in named.items()}
+        rates["whether"] = optimum(workload, units, knows_when=False).rate
         rates["optimum"] = optimum(workload, units).rate
         rows.append(Row(units=units, share=share, rates=rates))
     return rows

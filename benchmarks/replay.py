@@ -163,11 +163,13 @@ def replay(workload: Workload, units: int, policy: Policy) -> Score:
     return Replay(units, policy, workload.unit_tokens).run(workload)
 
 
-def optimum(workload: Workload, units: int) -> Score:
+def optimum(workload: Workload, units: int, *, knows_when: bool = True) -> Score:
     """The clairvoyant bound: what is used again last, or never, goes first (Belady 1966).
 
     A unit is never used later than one behind it, so what goes first is a leaf or as good as one.
     It need not hold a whole prompt at once, as every real cache must: a bound, not a policy.
+    Without `knows_when` it knows of each unit whether it is used again, and no more: what is not
+    goes first, then what was used longest ago.
     """
     turns = list(workload.turns())
     never = len(turns)
@@ -180,18 +182,19 @@ def optimum(workload: Workload, units: int) -> Score:
     score = Score()
     held: dict[int, int] = {}
     heap: list[tuple[int, int, int]] = []
-    for turn, following in zip(turns, reversed(uses), strict=True):
+    for number, (turn, following) in enumerate(zip(turns, reversed(uses), strict=True)):
         prompt = turn.path[: turn.prompt]
         hits = next((at for at, unit in enumerate(prompt) if unit not in held), len(prompt))
         if turn.at_s >= workload.scored_from_s:
             score.add(turn, hits)
         for place, (unit, use) in enumerate(zip(turn.path, following, strict=True)):
             if place < turn.kept:
-                held[unit] = use
-                heapq.heappush(heap, (-use, -place, unit))
+                rank = -use if knows_when or use == never else number
+                held[unit] = rank
+                heapq.heappush(heap, (rank, -place, unit))
         while len(held) > units:
-            use, _, unit = heapq.heappop(heap)
-            if held.get(unit) == -use:
+            rank, _, unit = heapq.heappop(heap)
+            if held.get(unit) == rank:
                 del held[unit]
     return score
 
