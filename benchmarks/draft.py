@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from app.db.types import AccountRole
-from app.events import Draft, Event, ResponseEnded, TextDelta, TurnCreate
+from app.events import ResponseEnded, TextDelta
+from app.frames import Draft, Event, TurnCreate
 from app.ids import ConversationId, MessageId
 from tests.kit.server import start_server
 from tests.kit.tab import Person, Tab, person

@@ -16,7 +16,7 @@ from itertools import count
 
 import msgspec
 
-from app.events import PresenceState
+from app.frames import PresenceState
 from benchmarks.workloads import Event, Signal, Turn, Workload
 
 LENGTH_S = 3600.0

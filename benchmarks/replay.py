@@ -9,7 +9,7 @@ import heapq
 import msgspec
 
 from app.chat.liveness import wishes
-from app.events import PresenceState
+from app.frames import PresenceState
 from benchmarks.workloads import Signal, Turn, Workload
 from engine.api import (
     OPERATOR_SCOPE,

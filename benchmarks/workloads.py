@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.events import PresenceState
+from app.frames import PresenceState
 
 TRACE_UNIT_TOKENS = 512
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from app.events import PROTOCOL, InwardFrame, OutwardFrame
+from app.frames import PROTOCOL, InwardFrame, OutwardFrame
 
 TARGET = Path(__file__).parent / "src" / "generated" / "events.ts"
-HEAD = "// Generated from app/events.py by `npm run generate`; never edited by hand.\n"
+HEAD = "// Generated from app/frames.py by `npm run generate`; never edited by hand.\n"
 PRIMITIVES = {
     "string": "string",
     "integer": "number",

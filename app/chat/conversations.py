@@ -20,7 +20,8 @@ from app.db.base import Database
 from app.db.models import Conversation, LibraryVersion, Message, Response
 from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
-from app.events import ConversationChanged, ConversationDeleted, ConversationView, MessageView
+from app.events import ConversationView, MessageView
+from app.frames import ConversationChanged, ConversationDeleted
 from app.ids import ConversationId, DocumentId, PersonaId, UserId, new_conversation_id
 from engine.api import Role
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from app.events import ConversationChanged, ConversationDeleted, MessageAdded, ResponseView
+from app.events import ResponseView
+from app.frames import ConversationChanged, ConversationDeleted, MessageAdded
 from app.ids import UserId
 
 FEED_NOTICES = 256

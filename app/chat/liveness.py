@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from app.events import PresenceState
+from app.frames import PresenceState
 from app.ids import ConversationId, UserId
 from engine.api import Engine, Hold, OwnerId, RetentionClass, Subject, SubjectKind, Warm, Wish
 from engine.errors import EngineError

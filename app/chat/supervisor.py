@@ -28,7 +28,8 @@ from app.chat.turns import Turn
 from app.db.base import Database
 from app.db.types import Origin
 from app.errors import NotFound, Unavailable
-from app.events import ConversationChanged, MessageAdded, MessageView, ResponseView
+from app.events import MessageView, ResponseView
+from app.frames import ConversationChanged, MessageAdded
 from app.ids import ConversationId, ResponseId, UserId
 from app.people.accounts import Principal
 from engine.api import Engine, Forget

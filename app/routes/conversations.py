@@ -18,16 +18,8 @@ from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLog, EventLogs
 from app.chat.library import DEFAULT_PERSONA
 from app.chat.supervisor import Supervisor
-from app.events import (
-    ConversationView,
-    Draft,
-    Event,
-    MessageView,
-    ResponseView,
-    Snapshot,
-    Text,
-    TurnCreate,
-)
+from app.events import ConversationView, MessageView, ResponseView
+from app.frames import Draft, Event, Snapshot, Text, TurnCreate
 from app.ids import ConversationId, DocumentId, MessageId, PersonaId, ResponseId
 from app.people.accounts import Principal
 from app.routes.watches import dress, snapshot

@@ -28,7 +28,8 @@ from app.errors import (
     Unauthenticated,
     Unavailable,
 )
-from app.events import ErrorFrame, Problem
+from app.events import Problem
+from app.frames import ErrorFrame
 from engine import errors as engine_errors
 
 log = structlog.get_logger("keepwarm.problems")

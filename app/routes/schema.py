@@ -13,7 +13,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, Reference, SecurityScheme
 
-from app.events import InwardFrame, OutwardFrame
+from app.frames import InwardFrame, OutwardFrame
 
 VERSION = version("keepwarm")
 

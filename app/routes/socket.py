@@ -11,7 +11,7 @@ import msgspec
 from litestar import WebSocket, websocket
 from litestar.di import NamedDependency
 
-from app import events
+from app import frames
 from app.chat.conversations import Conversations
 from app.chat.drafts import Typist
 from app.chat.eventlog import EventLog, EventLogs
@@ -19,7 +19,7 @@ from app.chat.hub import Feed, Hub
 from app.chat.liveness import Presence
 from app.chat.supervisor import Supervisor
 from app.errors import InvalidRequest, NotFound
-from app.events import (
+from app.frames import (
     PROTOCOL,
     CancelAccepted,
     Cursor,
@@ -193,9 +193,9 @@ class Connection:
                 await self._create_turn(frame)
             case ResponseCancel():
                 await self._cancel(frame)
-            case events.Draft():
+            case frames.Draft():
                 self._rooms.typist.hear(unsent_turn(frame))
-            case events.Presence():
+            case frames.Presence():
                 # Only what was subscribed to, where the owner was asked for, can be looked at.
                 if self._watches.holds(frame.conversation_id):
                     self._rooms.presence.see(frame.conversation_id, frame.state)

@@ -11,12 +11,12 @@ import contextlib
 from app.chat.eventlog import EventLog, EventLogs
 from app.chat.hub import Notice, ResponseStarted
 from app.chat.liveness import Presence
-from app.events import (
+from app.events import LogEvent
+from app.frames import (
     ConversationChanged,
     ConversationDeleted,
     Cursor,
     Event,
-    LogEvent,
     MessageAdded,
     OutwardFrame,
     PresenceState,

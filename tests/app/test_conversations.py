@@ -10,7 +10,7 @@ from app.db.base import Database
 from app.db.models import Conversation
 from app.db.types import utc_now
 from app.errors import InvalidRequest, NotFound
-from app.events import ConversationChanged, ConversationDeleted
+from app.frames import ConversationChanged, ConversationDeleted
 from app.ids import ConversationId, ItemId, PersonaId
 from tests.kit.domain import new_person, open_domain
 from tests.kit.echo import EchoEngine

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from app.chat import drafts, liveness
 from app.chat.drafts import settled, shared_start
-from app.events import Draft, Presence, PresenceState, ResponseEnded
+from app.events import ResponseEnded
+from app.frames import Draft, Presence, PresenceState
 from app.ids import ConversationId, MessageId
 from engine.api import (
     Forget,

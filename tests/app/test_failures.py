@@ -13,7 +13,7 @@ from sqlalchemy import text
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from app.events import Subscribe
+from app.frames import Subscribe
 from app.ids import ConversationId
 from tests.kit.peers import Log, create, dialect_socket, open_engine, program, somebody_at
 from tests.kit.serving import Serving, serving

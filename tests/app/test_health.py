@@ -5,7 +5,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.db.types import AccountRole
-from app.events import InwardFrame, OutwardFrame
+from app.frames import InwardFrame, OutwardFrame
 from tests.kit import metrics
 from tests.kit.server import Server
 from tests.kit.tab import person

@@ -2,7 +2,7 @@
 
 from app.chat import hub
 from app.chat.hub import Hub
-from app.events import ConversationDeleted
+from app.frames import ConversationDeleted
 from app.ids import ConversationId, UserId
 
 ANN, BEN = UserId("user_ann"), UserId("user_ben")

@@ -7,17 +7,13 @@ import pytest
 from app.chat.eventlog import EventLogs
 from app.chat.liveness import Liveness, Presence
 from app.events import (
-    ConversationChanged,
     ConversationView,
-    Cursor,
-    Event,
-    OutwardFrame,
     ResponseCreated,
     ResponseEnded,
     ResponseStatus,
     ResponseView,
-    Snapshot,
 )
+from app.frames import ConversationChanged, Cursor, Event, OutwardFrame, Snapshot
 from app.ids import (
     ConversationId,
     UserId,

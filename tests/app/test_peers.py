@@ -12,7 +12,8 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from app.events import PROTOCOL, Hello, TextDelta, Welcome
+from app.events import TextDelta
+from app.frames import PROTOCOL, Hello, Welcome
 from app.routes import connection
 from tests.kit.echo import EchoEngine
 from tests.kit.peers import (

@@ -22,7 +22,7 @@ from app.errors import (
     Unauthenticated,
     Unavailable,
 )
-from app.events import InwardFrame
+from app.frames import InwardFrame
 from app.routes import problems
 from engine import errors as engine_errors
 

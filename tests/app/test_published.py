@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from app.events import (
+from app.events import ResponseEnded, TextDelta
+from app.frames import (
     PROTOCOL,
     CancelAccepted,
     ConversationDeleted,
@@ -21,8 +22,6 @@ from app.events import (
     OutwardFrame,
     Presence,
     PresenceState,
-    ResponseEnded,
-    TextDelta,
     Unsubscribe,
     Unsubscribed,
     Welcome,

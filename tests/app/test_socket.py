@@ -11,22 +11,19 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from app.chat.conversations import Conversations
-from app.events import (
+from app.events import ConversationView, ResponseEnded, ResponseStatus, TextDelta
+from app.frames import (
     PROTOCOL,
     ConversationChanged,
     ConversationDeleted,
-    ConversationView,
     Cursor,
     ErrorFrame,
     Event,
     Hello,
     MessageAdded,
     OutwardFrame,
-    ResponseEnded,
-    ResponseStatus,
     Subscribe,
     Subscribed,
-    TextDelta,
     TurnCreate,
     Unsubscribe,
     Unsubscribed,

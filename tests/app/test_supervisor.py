@@ -11,15 +11,8 @@ from app.chat.stored import StoredLedger
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
 from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved, Unavailable
-from app.events import (
-    ConversationChanged,
-    MessageAdded,
-    ResponseCreated,
-    ResponseEnded,
-    ResponseStatus,
-    TextDelta,
-    TextDone,
-)
+from app.events import ResponseCreated, ResponseEnded, ResponseStatus, TextDelta, TextDone
+from app.frames import ConversationChanged, MessageAdded
 from app.ids import ConversationId, MessageId, ResponseId
 from app.routes.openai.view import stored_response
 from engine.api import Forget, Refusal, Role, Seam, SubjectKind

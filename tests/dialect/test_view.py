@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponsesServerEvent
 
 from app.events import ResponseEnded, ResponseStatus, ResponseView, Usage
-from app.routes.openai import schema
+from app.routes.openai.events import DeltaEvent, ItemEvent, LifeEvent
 from app.routes.openai.view import CompletionFold, stored_response
 from tests.kit import logs
 from tests.kit.frames import GOLDEN, chunks, golden, responses
@@ -50,8 +50,8 @@ async def test_the_item_of_a_cut_answer_is_incomplete_in_both_events_that_show_i
     seen = responses(await logs.answered(["Hi"], logs.CUT))
 
     item, end = seen[-2:]
-    assert isinstance(item, schema.ItemEvent)
-    assert isinstance(end, schema.LifeEvent)
+    assert isinstance(item, ItemEvent)
+    assert isinstance(end, LifeEvent)
     assert item.item.status == "incomplete"
     assert end.response.output == (item.item,)
 
@@ -60,7 +60,7 @@ async def test_a_warm_up_has_no_output():
     seen = responses(await logs.without_item(logs.COMPLETED))
 
     end = seen[-1]
-    assert isinstance(end, schema.LifeEvent)
+    assert isinstance(end, LifeEvent)
     assert end.type == "response.completed"
     assert end.response.output == ()
 
@@ -104,7 +104,7 @@ async def test_14_a_resumed_view_is_the_rest_of_the_undisturbed_one(deltas: list
 async def test_14_chunks_and_events_tell_the_same_text(deltas: list[str]):
     events = await logs.answered(deltas)
 
-    told = "".join(one.delta for one in responses(events) if isinstance(one, schema.DeltaEvent))
+    told = "".join(one.delta for one in responses(events) if isinstance(one, DeltaEvent))
     chunked = [chunk.choices[0].delta.content for chunk in chunks(events) if chunk.choices]
 
     assert told == "".join(deltas)

@@ -8,7 +8,8 @@ import msgspec
 
 from app.errors import InvalidRequest, TooMany
 from app.events import LogEvent
-from app.routes.openai import schema
+from app.routes.openai.events import ServerEvent
+from app.routes.openai.schema import Chunk
 from app.routes.openai.socket import error_event
 from app.routes.openai.view import CompletionFold, ResponseFold
 from tests.kit import logs
@@ -18,13 +19,13 @@ FULL = TooMany("Too many wait.", code="websocket_queue_full", retry_after_s=1.0)
 GOLDEN = Path(__file__).parent.parent / "golden" / "dialect"
 
 
-def responses(events: Iterable[LogEvent], lane: str | None = None) -> list[schema.ServerEvent]:
+def responses(events: Iterable[LogEvent], lane: str | None = None) -> list[ServerEvent]:
     """A log as `/v1/responses` tells it."""
     fold = ResponseFold(logs.ECHO, lane)
     return [seen for event in events for seen in fold.events(event)]
 
 
-def chunks(events: Iterable[LogEvent], **asked: bool) -> list[schema.Chunk]:
+def chunks(events: Iterable[LogEvent], **asked: bool) -> list[Chunk]:
     """A log as `/v1/chat/completions` streams it."""
     fold = CompletionFold(logs.RUNNING, **asked)
     return [chunk for event in events for chunk in fold.chunks(event)]

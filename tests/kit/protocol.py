@@ -1,4 +1,4 @@
-"""Keeps docs/protocol.md in step with `app.events`: every frame, its fields, its words."""
+"""Keeps docs/protocol.md in step with `app.frames`: every frame, its fields, its words."""
 
 import inspect
 import re
@@ -7,17 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from app import events
+from app import events, frames
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "protocol.md"
 
 UNIONS = {
-    "inward": events.InwardFrame,
-    "outward": events.OutwardFrame,
+    "inward": frames.InwardFrame,
+    "outward": frames.OutwardFrame,
     "log": events.LogEvent,
 }
 PARTS = (
-    events.Cursor,
+    frames.Cursor,
     events.ConversationView,
     events.MessageView,
     events.ResponseView,

@@ -1,6 +1,6 @@
 """People at a real server: an account of their own, a signed-in browser, and its tabs.
 
-A `Tab` is one browser socket; what it hears is decoded into the frames of `app.events`.
+A `Tab` is one browser socket; what it hears is decoded into the frames of `app.frames`.
 """
 
 import contextlib
@@ -15,20 +15,18 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from app.db.base import Database
 from app.db.types import AccountRole
-from app.events import (
+from app.events import LogEvent, ResponseEnded, TextDelta
+from app.frames import (
     PROTOCOL,
     Cursor,
     Event,
     Hello,
     Inward,
-    LogEvent,
     OutwardFrame,
     ResponseCancel,
-    ResponseEnded,
     Snapshot,
     Subscribe,
     Subscribed,
-    TextDelta,
     TurnAccepted,
     TurnCreate,
     Welcome,

@@ -11,7 +11,7 @@ import pytest
 
 from app.chat.drafts import settled, shared_start
 from app.db.types import AccountRole
-from app.events import Draft, Presence, PresenceState
+from app.frames import Draft, Presence, PresenceState
 from app.ids import ConversationId, MessageId
 from engine.api import Engine, Message, Receipt, RenderRequest, RetentionClass, Role, Seam
 from engine.local import LocalEngine

@@ -8,17 +8,15 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from app.db.types import AccountRole
-from app.events import (
+from app.events import ResponseEnded, ResponseStatus, TextDelta
+from app.frames import (
     CancelAccepted,
     Cursor,
     ErrorFrame,
     Inward,
     ResponseCancel,
-    ResponseEnded,
-    ResponseStatus,
     Snapshot,
     Subscribe,
-    TextDelta,
     TurnAccepted,
     TurnCreate,
 )

@@ -17,16 +17,15 @@ from app.chat.supervisor import Supervisor
 from app.errors import InvalidRequest, NotFound
 from app.events import LogEvent, MessageView
 from app.ids import ResponseId
+from app.routes.openai.events import LifeEvent, ServerEvent
 from app.routes.openai.exchange import DialectRequest, begin, event_stream, json_answer
 from app.routes.openai.requests import read_document, response_create
 from app.routes.openai.schema import (
     Echo,
     InputItemList,
-    LifeEvent,
     ResponseCreate,
     ResponseDeleted,
     ResponseObject,
-    ServerEvent,
 )
 from app.routes.openai.turns import echo, response_turn
 from app.routes.openai.view import (

@@ -19,10 +19,10 @@ from app.errors import AppError, InvalidRequest, NotFound
 from app.ids import ResponseId
 from app.routes.connection import OpenSocket
 from app.routes.gate import Gate
+from app.routes.openai.events import ErrorEvent, ServerEvent, SocketError
 from app.routes.openai.exchange import begin, previous_response_not_found
 from app.routes.openai.lanes import IN_FLIGHT, Lane, Lanes, lane_name
 from app.routes.openai.requests import Document, not_supported, read_document, response_create
-from app.routes.openai.schema import ErrorEvent, ServerEvent, SocketError
 from app.routes.openai.turns import echo, response_turn
 from app.routes.openai.view import ResponseFold
 from app.routes.problems import (

@@ -31,6 +31,14 @@ from app.events import (
     TextDone,
 )
 from app.routes.openai import schema
+from app.routes.openai.events import (
+    DeltaEvent,
+    DoneEvent,
+    ItemEvent,
+    LifeEvent,
+    PartEvent,
+    ServerEvent,
+)
 from app.routes.openai.schema import Echo
 from engine.api import Role, TokenLogprob, TokenLogprobs
 
@@ -162,7 +170,7 @@ class ResponseFold:
         self._logprobs: tuple[schema.Logprob, ...] = ()
         self._item_done: ItemDone | None = None
 
-    def events(self, event: LogEvent) -> tuple[schema.ServerEvent, ...]:
+    def events(self, event: LogEvent) -> tuple[ServerEvent, ...]:
         """What to send for the next event of the log, in order."""
         match event:
             case ResponseCreated():
@@ -182,20 +190,20 @@ class ResponseFold:
         name: str,
         event: ResponseCreated | ResponseInProgress | ResponseEnded,
         output: tuple[schema.OutputMessage, ...] = (),
-    ) -> schema.LifeEvent:
-        return schema.LifeEvent(
+    ) -> LifeEvent:
+        return LifeEvent(
             type=name,
             sequence_number=event.sequence_number,
             response=response_object(event.response, self._echo, output),
             stream_id=self._stream_id,
         )
 
-    def _ending(self, event: ResponseEnded) -> tuple[schema.ServerEvent, ...]:
+    def _ending(self, event: ResponseEnded) -> tuple[ServerEvent, ...]:
         name = _TERMINAL.get(event.response.status, "response.incomplete")
         if self._item_done is None:
             return (self._life(name, event),)
         item = output_message(event.response, event.text, self._logprobs)
-        done = schema.ItemEvent(
+        done = ItemEvent(
             type="response.output_item.done",
             sequence_number=self._item_done.sequence_number,
             item=item,
@@ -205,11 +213,11 @@ class ResponseFold:
 
     def _content(
         self, event: ItemAdded | PartAdded | TextDelta | TextDone | PartDone
-    ) -> schema.ServerEvent:
+    ) -> ServerEvent:
         match event:
             case ItemAdded():
                 item = schema.OutputMessage(id=event.item_id, status="in_progress", content=())
-                return schema.ItemEvent(
+                return ItemEvent(
                     type="response.output_item.added",
                     sequence_number=event.sequence_number,
                     item=item,
@@ -225,10 +233,8 @@ class ResponseFold:
             case _:
                 assert_never(event)
 
-    def _part(
-        self, name: str, event: PartAdded | PartDone, part: schema.OutputText
-    ) -> schema.PartEvent:
-        return schema.PartEvent(
+    def _part(self, name: str, event: PartAdded | PartDone, part: schema.OutputText) -> PartEvent:
+        return PartEvent(
             type=name,
             sequence_number=event.sequence_number,
             item_id=event.item_id,
@@ -236,9 +242,9 @@ class ResponseFold:
             stream_id=self._stream_id,
         )
 
-    def _text(self, event: TextDelta | TextDone) -> schema.ServerEvent:
+    def _text(self, event: TextDelta | TextDone) -> ServerEvent:
         if isinstance(event, TextDelta):
-            return schema.DeltaEvent(
+            return DeltaEvent(
                 sequence_number=event.sequence_number,
                 item_id=event.item_id,
                 delta=event.delta,
@@ -246,7 +252,7 @@ class ResponseFold:
                 stream_id=self._stream_id,
             )
         self._logprobs = logprobs(event.logprobs)
-        return schema.DoneEvent(
+        return DoneEvent(
             sequence_number=event.sequence_number,
             item_id=event.item_id,
             text=event.text,

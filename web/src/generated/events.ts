@@ -1,4 +1,4 @@
-// Generated from app/events.py by `npm run generate`; never edited by hand.
+// Generated from app/frames.py by `npm run generate`; never edited by hand.
 
 export interface CachedBySource {
   template: number;

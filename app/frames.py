@@ -1,0 +1,194 @@
+"""Everything the browser's socket may say or hear: tagged structs, inwards and outwards.
+
+A new frame joins the union of its direction; the page's types, docs/protocol.md and the published
+schema are made from those two.
+"""
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+from app.events import ConversationView, LogEvent, MessageView, Problem, ResponseView
+from app.ids import ConversationId, DocumentId, MessageId, PersonaId, ResponseId
+
+PROTOCOL = 1
+"""Version of the browser's socket; the hello must name it."""
+
+
+# ---------------------------------------------------------------- inwards
+
+RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+"""Chosen by the client; the answer to a frame repeats it."""
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1_000_000)]
+
+
+class Inward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A frame from the browser; unknown fields are refused."""
+
+
+class Hello(Inward, frozen=True, kw_only=True, tag="hello"):
+    """The first frame on a socket."""
+
+    protocol: int
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The client has seen `response_id` up to `after`, in the log of `epoch`."""
+
+    response_id: ResponseId
+    after: int
+    epoch: str
+
+
+class Subscribe(Inward, frozen=True, kw_only=True, tag="subscribe"):
+    """Watch a conversation: live responses are replayed from the cursor (or whole), then live."""
+
+    request_id: RequestId
+    conversation_id: ConversationId
+    cursors: tuple[Cursor, ...] = ()
+
+
+class Unsubscribe(Inward, frozen=True, kw_only=True, tag="unsubscribe"):
+    request_id: RequestId
+    conversation_id: ConversationId
+
+
+class TurnCreate(Inward, frozen=True, kw_only=True, tag="turn.create"):
+    """Send a message. `parent_id` is the leaf that the user saw (None: the conversation is empty).
+
+    The same `client_message_id` twice gives the same message and response, once.
+    """
+
+    request_id: RequestId
+    conversation_id: ConversationId
+    client_message_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    parent_id: MessageId | None
+    text: Text
+
+
+class ResponseCancel(Inward, frozen=True, kw_only=True, tag="response.cancel"):
+    request_id: RequestId
+    response_id: ResponseId
+
+
+class PresenceState(enum.StrEnum):
+    OPEN = "open"
+    TYPING = "typing"
+    HIDDEN = "hidden"
+    CLOSED = "closed"
+
+
+class Presence(Inward, frozen=True, kw_only=True, tag="presence"):
+    """How a watched conversation is shown: what is looked at is kept warm. Never answered."""
+
+    conversation_id: ConversationId
+    state: PresenceState
+
+
+class Draft(Inward, frozen=True, kw_only=True, tag="draft"):
+    """Unsent text, of which the server may compute what it can before it is sent. Never answered.
+
+    Each replaces the one before, and one without text withdraws it; it is held in memory only.
+    Without a conversation yet, the persona and the documents are those that it will be made with.
+    """
+
+    conversation_id: ConversationId | None
+    parent_id: MessageId | None
+    text: Annotated[str, msgspec.Meta(max_length=1_000_000)]
+    persona_id: PersonaId | None = None
+    document_ids: Annotated[tuple[DocumentId, ...], msgspec.Meta(max_length=32)] = ()
+
+
+InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | ResponseCancel | Presence | Draft
+
+
+# ---------------------------------------------------------------- outwards
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
+    protocol: int
+    epoch: str
+    """Of the logs on this server; cursors of another epoch are answered with a snapshot."""
+    user_id: str
+
+
+class Subscribed(msgspec.Struct, frozen=True, kw_only=True, tag="subscribed"):
+    request_id: str
+    conversation_id: ConversationId
+    leaf_id: MessageId | None
+
+
+class Unsubscribed(msgspec.Struct, frozen=True, kw_only=True, tag="unsubscribed"):
+    request_id: str
+    conversation_id: ConversationId
+
+
+class TurnAccepted(msgspec.Struct, frozen=True, kw_only=True, tag="turn.accepted"):
+    """The message and its response are stored."""
+
+    request_id: str
+    message: MessageView
+    response: ResponseView
+
+
+class CancelAccepted(msgspec.Struct, frozen=True, kw_only=True, tag="response.cancel.accepted"):
+    """`step` is the engine step after which nothing more was computed; None: it had ended."""
+
+    request_id: str
+    response_id: ResponseId
+    step: int | None
+
+
+class MessageAdded(msgspec.Struct, frozen=True, kw_only=True, tag="message.added"):
+    """A message appeared in a watched conversation, from this tab or from another."""
+
+    message: MessageView
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag="event"):
+    """One event of a response's log."""
+
+    conversation_id: ConversationId
+    response_id: ResponseId
+    epoch: str
+    event: LogEvent
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
+    """Replaces what the client holds of this response: everything up to `sequence_number`."""
+
+    response: ResponseView
+    epoch: str
+    text: str
+    sequence_number: int
+
+
+class ConversationChanged(msgspec.Struct, frozen=True, kw_only=True, tag="conversation.changed"):
+    conversation: ConversationView
+
+
+class ConversationDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="conversation.deleted"):
+    conversation_id: ConversationId
+
+
+class ErrorFrame(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
+    """`request_id` is None where the frame could not be read."""
+
+    request_id: str | None
+    error: Problem
+
+
+OutwardFrame = (
+    Welcome
+    | Subscribed
+    | Unsubscribed
+    | TurnAccepted
+    | CancelAccepted
+    | MessageAdded
+    | Event
+    | Snapshot
+    | ConversationChanged
+    | ConversationDeleted
+    | ErrorFrame
+)

@@ -1,0 +1,84 @@
+"""The events of `/v1/responses`, as server-sent events and on the socket: the dialect's structs.
+
+`stream_id` is present on a named lane of the socket only.
+"""
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from app.routes.openai.schema import Logprob, OutputMessage, OutputText, ResponseObject
+
+
+class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.created`, `.in_progress`, `.completed`, `.incomplete` and `.failed`."""
+
+    type: str
+    sequence_number: int
+    response: ResponseObject
+    stream_id: str | UnsetType = UNSET
+
+
+class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.output_item.added` and `.done`."""
+
+    type: str
+    sequence_number: int
+    item: OutputMessage
+    output_index: int = 0
+    stream_id: str | UnsetType = UNSET
+
+
+class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`response.content_part.added` and `.done`."""
+
+    type: str
+    sequence_number: int
+    item_id: str
+    part: OutputText
+    output_index: int = 0
+    content_index: int = 0
+    stream_id: str | UnsetType = UNSET
+
+
+class DeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
+    sequence_number: int
+    item_id: str
+    delta: str
+    logprobs: tuple[Logprob, ...]
+    type: Literal["response.output_text.delta"] = "response.output_text.delta"
+    output_index: int = 0
+    content_index: int = 0
+    stream_id: str | UnsetType = UNSET
+
+
+class DoneEvent(msgspec.Struct, frozen=True, kw_only=True):
+    sequence_number: int
+    item_id: str
+    text: str
+    logprobs: tuple[Logprob, ...]
+    type: Literal["response.output_text.done"] = "response.output_text.done"
+    output_index: int = 0
+    content_index: int = 0
+    stream_id: str | UnsetType = UNSET
+
+
+ServerEvent = LifeEvent | ItemEvent | PartEvent | DeltaEvent | DoneEvent
+
+
+class SocketError(msgspec.Struct, frozen=True, kw_only=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    headers: dict[str, str] | UnsetType = UNSET
+
+
+class ErrorEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """The socket's error is nested, unlike the flat one of server-sent events."""
+
+    status: int
+    error: SocketError
+    stream_id: str | UnsetType = UNSET
+    type: Literal["error"] = "error"
