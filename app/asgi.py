@@ -13,43 +13,25 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import uvicorn
-from litestar import Litestar, Request, Router
-from litestar.di import Provide
+from litestar import Litestar
 
-from app.chat.conversations import Conversations
-from app.chat.eventlog import EventLogs
-from app.chat.hub import Hub
-from app.chat.library import Library
-from app.chat.supervisor import Supervisor
-from app.chat.warming import Warming
-from app.db.base import Database
 from app.db.revisions import check_revision
 from app.errors import AppError
-from app.people.accounts import Accounts, Principal
-from app.people.keys import Keys
-from app.routes import account, conversations, health, library, problems, schema
-from app.routes import socket as browser
+from app.routes import problems, schema
 from app.routes.front import Front
-from app.routes.gate import Gate, guard
-from app.routes.openai import completions, responses
-from app.routes.openai import socket as dialect
-from app.routes.static import page_router
+from app.routes.table import route_table
+from app.service import Service
 from app.settings import SETTINGS, Settings
 from engine.api import Engine, ModelCard, Stability, TemplateFaultKind, TemplateFinding
 from engine.config import EngineConfig
 from engine.connect import open_engine
 
-GRACE_S = 5.0
-"""How long live turns may go on when the server stops; container runtimes kill after ten."""
 CLOSING_S = 5
 LARGEST_MESSAGE = 16 * 2**20
 """Bytes of one websocket message; both sockets have lower limits of their own."""
-LARGEST_FORM = 64 * 2**10
-"""Bytes that a stranger may send to sign in or to set up: four fields, however they are escaped."""
 
 _STABILITY_MEANS = {
     Stability.STABLE: "turns stay warm, and history reads as the template writes it",
@@ -68,78 +50,6 @@ _FAULT_MEANS = {
 """What a fault comes to where turns stay warm all the same."""
 
 
-class Service:
-    """Everything that lives as long as the server, each part once."""
-
-    def __init__(self, settings: Settings, engine: Engine) -> None:
-        self.settings = settings
-        self.engine = engine
-        self.db = Database(settings.database_url)
-        self.accounts = Accounts(self.db)
-        self.keys = Keys(self.db, self.accounts.revocations)
-        self.hub = Hub()
-        self.logs = EventLogs()
-        self.conversations = Conversations(self.db, self.hub)
-        self.library = Library(self.db)
-        self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)
-        self.warming = Warming(self.db, engine, self.library, self.supervisor.heads)
-        self.gate = Gate(settings, self.accounts, self.keys)
-
-    @contextlib.asynccontextmanager
-    async def running(self, _: Litestar) -> AsyncIterator[None]:
-        """The app's lifespan. Raises `WrongRevision` before anything is touched."""
-        await check_revision(self.settings.database_url)
-        async with contextlib.aclosing(self.db):
-            await self._let_in_the_first()
-            await self.library.ensure_default()
-            async with self.supervisor.running(), self.warming.running():
-                yield
-                await self.drain()
-
-    async def _let_in_the_first(self) -> None:
-        """The admin and the key that the settings name, for starts without a person."""
-        settings = self.settings
-        if settings.admin_email is not None and settings.admin_password is not None:
-            await self.accounts.ensure_admin(settings.admin_email, settings.admin_password)
-        if settings.api_key is not None:
-            await self.keys.ensure_key(settings.api_key)
-
-    async def drain(self) -> None:
-        """Everything before the sockets close. Idempotent."""
-        self.gate.stop()
-        await self.supervisor.drain(GRACE_S)
-        self.gate.closing.set()
-
-    async def welcome(self) -> str:
-        """What a person reads when the server is up."""
-        words = f"Keepwarm is on {self.settings.public_url}"
-        token = await self.accounts.first_admin_link()
-        if token is not None:
-            words += (
-                "\nThere is no administrator yet. Open this link once to become it:"
-                f"\n{self.settings.public_url}/setup#token={token}"
-            )
-        return words
-
-    def dependencies(self) -> dict[str, Provide]:
-        """What a handler gets by naming it."""
-        parts = {
-            "settings": self.settings,
-            "engine": self.engine,
-            "db": self.db,
-            "accounts": self.accounts,
-            "keys": self.keys,
-            "hub": self.hub,
-            "logs": self.logs,
-            "conversations": self.conversations,
-            "heads": self.supervisor.heads,
-            "library": self.library,
-            "supervisor": self.supervisor,
-            "gate": self.gate,
-        }
-        return {name: _always(part) for name, part in parts.items()}
-
-
 def create_app(settings: Settings, engine: Engine) -> Litestar:
     """The whole application on an engine that is open; the caller closes the engine."""
     return compose(Service(settings, engine))
@@ -148,7 +58,7 @@ def create_app(settings: Settings, engine: Engine) -> Litestar:
 def compose(service: Service) -> Litestar:
     gate = service.gate
     app = Litestar(
-        route_handlers=[*_open_routes(gate), _api(gate), _dialect(gate)],
+        route_handlers=route_table(gate),
         dependencies=service.dependencies(),
         exception_handlers={Exception: problems.answer},
         lifespan=[service.running],
@@ -158,64 +68,6 @@ def compose(service: Service) -> Litestar:
     # Litestar's middleware runs only behind a path that it knows; ours meets every request.
     app.asgi_handler = Front(app.asgi_handler, gate)
     return app
-
-
-def _open_routes(gate: Gate) -> list[Any]:
-    """Without a credential, or with one that is asked for elsewhere: the socket's handler does."""
-    login = Router(
-        path="/api",
-        route_handlers=account.open_handlers,
-        guards=[guard(gate.own_page)],
-        request_max_body_size=LARGEST_FORM,
-        tags=["account"],
-    )
-    admin = Router(
-        path="/", route_handlers=health.admin_handlers, guards=[guard(gate.by_admin_key)]
-    )
-    return [
-        page_router(),
-        login,
-        admin,
-        *health.public_handlers,
-        schema.events,
-        browser.browser_socket,
-    ]
-
-
-def _api(gate: Gate) -> Router:
-    return Router(
-        path="/api",
-        route_handlers=[
-            *account.handlers,
-            *conversations.handlers,
-            *library.handlers,
-            *health.api_handlers,
-        ],
-        guards=[guard(gate.own_page), guard(gate.by_cookie)],
-        dependencies={"principal": Provide(_principal, sync_to_thread=False)},
-        security=[{"login": []}],
-    )
-
-
-def _dialect(gate: Gate) -> Router:
-    return Router(
-        path="/",
-        route_handlers=[*responses.handlers, *dialect.handlers, *completions.handlers],
-        guards=[guard(gate.by_key)],
-        security=[{"key": []}],
-    )
-
-
-def _principal(request: Request[Principal, Any, Any]) -> Principal:
-    """Whom the router's guard let in."""
-    return request.user
-
-
-def _always(part: object) -> Provide:
-    def provide() -> Any:
-        return part
-
-    return Provide(provide, sync_to_thread=False)
 
 
 # ---------------------------------------------------------------- the process

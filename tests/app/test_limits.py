@@ -8,7 +8,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from app.asgi import LARGEST_FORM, LARGEST_MESSAGE
+from app.asgi import LARGEST_MESSAGE
+from app.routes.table import LARGEST_FORM
 from tests.kit.peers import Log, dialect_socket, open_engine, program, somebody_at
 from tests.kit.serving import Serving, serving
 

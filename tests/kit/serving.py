@@ -12,10 +12,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.asgi import Server, Service, compose, uvicorn_config
+from app.asgi import Server, compose, uvicorn_config
 from app.db.revisions import migrate
 from app.ids import UserId, new_user_id
 from app.people.keys import NewKey
+from app.service import Service
 from app.settings import Settings
 from engine.api import Engine
 from tests.kit.tab import Site

@@ -1,0 +1,92 @@
+"""The table of routes: which stand behind which door. A new noun adds a line to its door's list."""
+
+from typing import Any
+
+from litestar import Request, Router
+from litestar.di import Provide
+
+from app.people.accounts import Principal
+from app.routes import (
+    account,
+    conversations,
+    health,
+    library,
+    schema,
+    static,
+)
+from app.routes import socket as browser
+from app.routes.gate import Gate, guard
+from app.routes.openai import (
+    completions,
+    responses,
+)
+from app.routes.openai import socket as dialect
+
+LARGEST_FORM = 64 * 2**10
+"""Bytes that a stranger may send to sign in or to set up: four fields, however they are escaped."""
+
+OPEN = [
+    static.page_router(),
+    schema.events,
+    browser.browser_socket,  # it asks for the login itself, and answers with a close code
+    *health.public_handlers,
+]
+"""Without a credential."""
+
+SIGN_IN = [
+    *account.open_handlers,
+]
+"""`/api` for strangers: from our own page, and short."""
+
+PAGE = [
+    *account.handlers,
+    *conversations.handlers,
+    *library.handlers,
+    *health.api_handlers,
+]
+"""`/api` for whoever is signed in, from our own page."""
+
+DIALECT = [
+    *responses.handlers,
+    *dialect.handlers,
+    *completions.handlers,
+]
+"""With an API key."""
+
+OPERATIONS = [
+    *health.admin_handlers,
+]
+"""With an administrator's API key."""
+
+
+def route_table(gate: Gate) -> list[Any]:
+    """Every route of the application, guarded by `gate`."""
+    return [
+        *OPEN,
+        Router(
+            path="/api",
+            route_handlers=SIGN_IN,
+            guards=[guard(gate.own_page)],
+            request_max_body_size=LARGEST_FORM,
+            tags=["account"],
+        ),
+        Router(
+            path="/api",
+            route_handlers=PAGE,
+            guards=[guard(gate.own_page), guard(gate.by_cookie)],
+            dependencies={"principal": Provide(_principal, sync_to_thread=False)},
+            security=[{"login": []}],
+        ),
+        Router(
+            path="/",
+            route_handlers=DIALECT,
+            guards=[guard(gate.by_key)],
+            security=[{"key": []}],
+        ),
+        Router(path="/", route_handlers=OPERATIONS, guards=[guard(gate.by_admin_key)]),
+    ]
+
+
+def _principal(request: Request[Principal, Any, Any]) -> Principal:
+    """Whom the router's guard let in."""
+    return request.user

@@ -1,0 +1,95 @@
+"""Everything that lives as long as the server, each part once, and the order in which it runs.
+
+A handler gets a part by naming it, so a new one is a line in `Service`; what runs in the background
+is entered in `running`.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from litestar import Litestar
+from litestar.di import Provide
+
+from app.chat.conversations import Conversations
+from app.chat.eventlog import EventLogs
+from app.chat.hub import Hub
+from app.chat.library import Library
+from app.chat.supervisor import Supervisor
+from app.chat.warming import Warming
+from app.db.base import Database
+from app.db.revisions import check_revision
+from app.people.accounts import Accounts
+from app.people.keys import Keys
+from app.routes.gate import Gate
+from app.settings import Settings
+from engine.api import Engine
+
+GRACE_S = 5.0
+"""How long live turns may go on when the server stops; container runtimes kill after ten."""
+
+
+class Service:
+    """The parts, by the names under which handlers ask for them."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.db = Database(settings.database_url)
+        self.accounts = Accounts(self.db)
+        self.keys = Keys(self.db, self.accounts.revocations)
+        self.hub = Hub()
+        self.logs = EventLogs()
+        self.conversations = Conversations(self.db, self.hub)
+        self.library = Library(self.db)
+        self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)
+        self.heads = self.supervisor.heads
+        self.warming = Warming(self.db, engine, self.library, self.heads)
+        self.gate = Gate(settings, self.accounts, self.keys)
+
+    @contextlib.asynccontextmanager
+    async def running(self, _: Litestar) -> AsyncIterator[None]:
+        """The app's lifespan. Raises `WrongRevision` before anything is touched."""
+        await check_revision(self.settings.database_url)
+        async with contextlib.aclosing(self.db):
+            await self._let_in_the_first()
+            await self.library.ensure_default()
+            async with self.supervisor.running(), self.warming.running():
+                yield
+                await self.drain()
+
+    async def _let_in_the_first(self) -> None:
+        """The admin and the key that the settings name, for starts without a person."""
+        settings = self.settings
+        if settings.admin_email is not None and settings.admin_password is not None:
+            await self.accounts.ensure_admin(settings.admin_email, settings.admin_password)
+        if settings.api_key is not None:
+            await self.keys.ensure_key(settings.api_key)
+
+    async def drain(self) -> None:
+        """Everything before the sockets close. Idempotent."""
+        self.gate.stop()
+        await self.supervisor.drain(GRACE_S)
+        self.gate.closing.set()
+
+    async def welcome(self) -> str:
+        """What a person reads when the server is up."""
+        words = f"Keepwarm is on {self.settings.public_url}"
+        token = await self.accounts.first_admin_link()
+        if token is not None:
+            words += (
+                "\nThere is no administrator yet. Open this link once to become it:"
+                f"\n{self.settings.public_url}/setup#token={token}"
+            )
+        return words
+
+    def dependencies(self) -> dict[str, Provide]:
+        """What a handler gets by naming it."""
+        return {name: _always(part) for name, part in vars(self).items()}
+
+
+def _always(part: object) -> Provide:
+    def provide() -> Any:
+        return part
+
+    return Provide(provide, sync_to_thread=False)
