@@ -21,6 +21,7 @@ from app.db.base import Database
 from app.db.revisions import check_revision
 from app.people.accounts import Accounts
 from app.people.keys import Keys
+from app.people.rights import Rights
 from app.routes.gate import Gate
 from app.settings import Settings
 from engine.api import Engine
@@ -45,7 +46,8 @@ class Service:
         self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)
         self.heads = self.supervisor.heads
         self.warming = Warming(self.db, engine, self.library, self.heads)
-        self.gate = Gate(settings, self.accounts, self.keys)
+        self.rights = Rights(self.accounts, self.keys)
+        self.gate = Gate(settings, self.accounts, self.keys, self.rights)
 
     @contextlib.asynccontextmanager
     async def running(self, _: Litestar) -> AsyncIterator[None]:
@@ -54,7 +56,11 @@ class Service:
         async with contextlib.aclosing(self.db):
             await self._let_in_the_first()
             await self.library.ensure_default()
-            async with self.supervisor.running(), self.warming.running():
+            async with (
+                self.rights.running(),
+                self.supervisor.running(),
+                self.warming.running(),
+            ):
                 yield
                 await self.drain()
 

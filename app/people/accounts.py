@@ -9,12 +9,12 @@ import hashlib
 import re
 import secrets
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -169,8 +169,7 @@ class Accounts:
             query = (
                 select(Login, User.role)
                 .join(User, User.id == Login.user_id)
-                .where(Login.token_digest == digest(token))
-                .where(Login.expires_at > now, User.disabled_at.is_(None))
+                .where(Login.token_digest == digest(token), *_alive(now))
             )
             row = (await session.execute(query)).one_or_none()
         if row is None:
@@ -179,6 +178,16 @@ class Accounts:
         if now - login.last_seen_at >= _TOUCH:
             await self._touch(login, now)
         return _principal(login, role)
+
+    async def roles(self, login_ids: Sequence[LoginId]) -> dict[str, AccountRole]:
+        """The roles behind those of the logins that still let somebody in."""
+        query = (
+            select(Login.id, User.role)
+            .join(User, User.id == Login.user_id)
+            .where(Login.id.in_(login_ids), *_alive(self._now()))
+        )
+        async with self._db.read() as session:
+            return {str(id_): role for id_, role in await session.execute(query)}
 
     async def logout(self, principal: Principal) -> None:
         async with self._db.begin() as session:
@@ -314,6 +323,10 @@ async def _by_email(session: AsyncSession, email: str) -> User | None:
 async def _first_admin(session: AsyncSession) -> UserId | None:
     query = select(User.id).where(User.role == AccountRole.ADMIN).order_by(User.created_at)
     return await session.scalar(query.limit(1))
+
+
+def _alive(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return Login.expires_at > now, User.disabled_at.is_(None)
 
 
 def _principal(login: Login, role: AccountRole) -> Principal:

@@ -4,7 +4,7 @@ A key carries its user's rights and no others. How many a user may have and what
 decided elsewhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -101,7 +101,7 @@ class Keys:
             query = (
                 select(ApiKey, User.role)
                 .join(User, User.id == ApiKey.user_id)
-                .where(ApiKey.digest == digest(plain), *_alive(now), User.disabled_at.is_(None))
+                .where(ApiKey.digest == digest(plain), *_alive(now))
             )
             row = (await session.execute(query)).one_or_none()
         if row is None:
@@ -110,6 +110,16 @@ class Keys:
         if key.last_used_at is None or now - key.last_used_at >= _TOUCH:
             await self._touch(key.id, now)
         return Principal(user_id=key.user_id, role=role, via="key", credential_id=key.id)
+
+    async def roles(self, key_ids: Sequence[KeyId]) -> dict[str, AccountRole]:
+        """The roles behind those of the keys that still let somebody in."""
+        query = (
+            select(ApiKey.id, User.role)
+            .join(User, User.id == ApiKey.user_id)
+            .where(ApiKey.id.in_(key_ids), *_alive(self._now()))
+        )
+        async with self._db.read() as session:
+            return {str(id_): role for id_, role in await session.execute(query)}
 
     async def ensure_key(self, plain: str) -> None:
         """Let in the key that the settings name; idempotent.
@@ -169,6 +179,7 @@ def _alive(now: datetime) -> tuple[ColumnElement[bool], ...]:
     return (
         ApiKey.revoked_at.is_(None),
         or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now),
+        User.disabled_at.is_(None),
     )
 
 

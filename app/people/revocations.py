@@ -1,40 +1,37 @@
-"""Tells open sockets, at once, that what let them in is gone.
+"""Tells, at once, whoever relies on a credential or an account that it is gone.
 
-In this process only: what another process revokes is met when a socket's next frame is checked.
+In this process only: what another process revokes is found by the next look (`rights`).
 """
 
-import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from app.ids import KeyId, LoginId, UserId
+
+Told = Callable[[], None]
 
 
 class Revocations:
     def __init__(self) -> None:
-        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._watchers: dict[str, list[Told]] = {}
 
     @contextlib.contextmanager
-    def watch(self, *subjects: UserId | LoginId | KeyId) -> Iterator[asyncio.Event]:
-        """An event that is set once any of the subjects is revoked.
-
-        Resolve the credential after entering: what was revoked before is not told again.
-        """
-        revoked = asyncio.Event()
+    def watch(self, told: Told, *subjects: UserId | LoginId | KeyId) -> Iterator[None]:
+        """Call `told` whenever one of the subjects is revoked."""
         for subject in subjects:
-            self._watchers.setdefault(subject, set()).add(revoked)
+            self._watchers.setdefault(subject, []).append(told)
         try:
-            yield revoked
+            yield
         finally:
             for subject in subjects:
-                self._leave(subject, revoked)
+                self._leave(subject, told)
 
     def revoke(self, subject: UserId | LoginId | KeyId) -> None:
-        for revoked in self._watchers.get(subject, ()):
-            revoked.set()
+        for told in tuple(self._watchers.get(subject, ())):
+            told()
 
-    def _leave(self, subject: str, revoked: asyncio.Event) -> None:
+    def _leave(self, subject: str, told: Told) -> None:
         watchers = self._watchers[subject]
-        watchers.discard(revoked)
+        watchers.remove(told)
         if not watchers:
             del self._watchers[subject]

@@ -17,6 +17,7 @@ from litestar.exceptions import WebSocketDisconnect
 
 from app.errors import Unauthenticated
 from app.people.accounts import Principal
+from app.people.rights import Standing
 from app.routes.gate import Gate
 from app.routes.outbox import Close, Outbox
 from app.routes.problems import CLOSE_RESTART, CLOSE_SIGNED_OUT
@@ -29,8 +30,8 @@ WRITE_S = 20.0
 """A peer that takes no byte for so long is gone."""
 FLUSH_S = 0.5
 """What is queued may still go out for so long before a close."""
-RECHECK_S = 5.0
-"""What another process revoked is noticed after so long on a silent socket."""
+SEEN_S = 60.0
+"""An open socket is a use of its credential, and is written down as one so often."""
 
 
 class _Over(Exception):
@@ -50,11 +51,15 @@ class OpenSocket(Generic[Frame]):
         gate: Gate,
         who: Callable[[Socket], Awaitable[Principal]],
     ) -> None:
-        self.principal = principal
         self.outbox: Outbox[Frame] = Outbox()
         self._socket = socket
         self._gate = gate
         self._who = who
+        self._standing = Standing(principal)
+
+    @property
+    def principal(self) -> Principal:
+        return self._standing.principal
 
     async def run(
         self,
@@ -66,8 +71,8 @@ class OpenSocket(Generic[Frame]):
         `begin` makes the parts. `at_rest` returns when nothing is being told any more; a server
         that stops waits for it a little.
         """
-        with self._gate.watching(self.principal) as revoked:
-            code = await self._live(begin, at_rest, revoked)
+        with self._gate.rights.watching(self._standing):
+            code = await self._live(begin, at_rest)
         if code is not None:
             with contextlib.suppress(TimeoutError, OSError, WebSocketDisconnect):
                 async with asyncio.timeout(FLUSH_S):
@@ -79,9 +84,12 @@ class OpenSocket(Generic[Frame]):
         return None if message["type"] == "websocket.disconnect" else message
 
     async def may_go_on(self) -> bool:
-        """Rights are looked up anew: a role, a login, a key or an account may be gone meanwhile."""
+        """A role, a login, a key or an account may be gone meanwhile."""
+        return self._gate.rights.are_sure(self._standing) or await self._resolve()
+
+    async def _resolve(self) -> bool:
         try:
-            self.principal = await self._who(self._socket)
+            await self._standing.resolve(self._who(self._socket))
         except Unauthenticated:
             return False
         return True
@@ -90,14 +98,13 @@ class OpenSocket(Generic[Frame]):
         self,
         begin: Callable[[asyncio.TaskGroup], Iterable[Part]],
         at_rest: Callable[[], Awaitable[None]],
-        revoked: asyncio.Event,
     ) -> int | None:
         """The close code of whatever ended first."""
         code = None
         try:
             async with asyncio.TaskGroup() as group:
                 writer = group.create_task(self._write())
-                own = [self._lose_rights(revoked), self._outlive_server(at_rest)]
+                own = [self._lose_rights(), self._outlive_server(at_rest)]
                 parts = [group.create_task(part) for part in (*own, *begin(group))]
                 ended, _ = await asyncio.wait([writer, *parts], return_when=asyncio.FIRST_COMPLETED)
                 code = next(iter(ended)).result()
@@ -125,11 +132,11 @@ class OpenSocket(Generic[Frame]):
             except (TimeoutError, OSError, WebSocketDisconnect):
                 return None
 
-    async def _lose_rights(self, revoked: asyncio.Event) -> int:
-        while await self.may_go_on():
+    async def _lose_rights(self) -> int:
+        while await self._resolve():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_S):
-                    await revoked.wait()
+                async with asyncio.timeout(SEEN_S):
+                    await self._standing.doubted.wait()
         return CLOSE_SIGNED_OUT
 
     async def _outlive_server(self, at_rest: Callable[[], Awaitable[None]]) -> int:

@@ -25,6 +25,7 @@ from app.errors import Forbidden, InvalidRequest, TooMany, Unauthenticated, Unav
 from app.ids import UserId
 from app.people.accounts import Accounts, Principal
 from app.people.keys import Keys, bearer
+from app.people.rights import Rights
 from app.settings import Settings
 
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -93,7 +94,8 @@ def guard(check: Callable[[Connection], Awaitable[None]]) -> Guard:
 class Gate:
     """One per server. Its checks raise `AppError`s and change nothing."""
 
-    def __init__(self, settings: Settings, accounts: Accounts, keys: Keys) -> None:
+    def __init__(self, settings: Settings, accounts: Accounts, keys: Keys, rights: Rights) -> None:
+        self.rights = rights
         self.hosts = Hosts(settings)
         self.session_cookie = "__Host-kw_session" if self.hosts.secure else "kw_session"
         self._accounts = accounts
@@ -190,14 +192,6 @@ class Gate:
     def refuse_when_stopping(self) -> None:
         if self._stopping:
             raise Unavailable("The server is stopping.", retry_after_s=5.0)
-
-    @contextmanager
-    def watching(self, principal: Principal) -> Iterator[asyncio.Event]:
-        """An event that is set once the credential or the user is revoked in this process."""
-        with self._accounts.revocations.watch(
-            principal.user_id, principal.credential_id
-        ) as revoked:
-            yield revoked
 
     # ------------------------------------------------------------ cookies
 

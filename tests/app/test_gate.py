@@ -192,7 +192,7 @@ async def test_the_session_cookie_is_for_the_server_alone_and_the_token_for_our_
 
 def test_behind_https_cookies_are_secure_and_bound_to_the_host(tmp_path):
     settings = Settings(data_dir=tmp_path, public_url="https://chat.example.org")
-    gate = Gate(settings, None, None)  # type: ignore[arg-type]  # cookies ask no accounts
+    gate = Gate(settings, None, None, None)  # type: ignore[arg-type]  # cookies ask no accounts
 
     cookie = gate.login_cookie("t", max_age_s=60).to_header(header="")
 

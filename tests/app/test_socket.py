@@ -23,7 +23,6 @@ from app.frames import (
     MessageAdded,
     OutwardFrame,
     Subscribe,
-    Subscribed,
     TurnCreate,
     Unsubscribe,
     Unsubscribed,
@@ -310,20 +309,6 @@ async def test_signing_out_closes_the_sockets_of_that_login_alone(server: Server
         code = await closed(tab.socket)
         await other.subscribe(await another.conversation())
 
-    assert code == 4401
-
-
-async def test_what_another_process_disables_is_met_at_the_next_frame(server: Server):
-    async with person(server) as somebody, somebody.tab() as tab:
-        async with accounts(server) as elsewhere:
-            user_id = (await elsewhere.find(somebody.email)).id
-            await elsewhere.disable(user_id)
-
-        await tab.send(Subscribe(request_id="r", conversation_id=ConversationId("c")))
-        frames = await heard(tab.socket)
-        code = await closed(tab.socket)
-
-    assert not any(isinstance(frame, Subscribed) for frame in frames)
     assert code == 4401
 
 
