@@ -208,7 +208,7 @@ class Heads:
         return await self._engine.render(request)
 
     async def _store(self, ref: VersionRef, made: Compiled) -> None:
-        async with self._db.begin() as session:
+        async with self._db.jot() as session:
             await session.execute(
                 update(LibraryVersion)
                 .where(LibraryVersion.item_id == ref.id, LibraryVersion.number == ref.number)

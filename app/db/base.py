@@ -2,7 +2,8 @@
 
 `begin()` writes and commits, `read()` only looks; both are left before anybody awaits a socket or
 the engine, so that a connection is never held by a stream. Nothing hands out a session that lives
-longer. SQLite by default, PostgreSQL for more; what differs between them ends in this file.
+longer. What `begin()` committed outlives a power cut (law 17); `jot()` is for what may be lost.
+SQLite by default, PostgreSQL for more; what differs between them ends in this file.
 """
 
 import asyncio
@@ -25,7 +26,8 @@ _DRIVERS = {
 }
 _BUSY_MS = 10_000
 """How long SQLite waits for another process's writer (a `keepwarm admin` beside the server)."""
-_WRITES = "keepwarm_writes"
+_SYNCHRONOUS = "keepwarm_synchronous"
+"""Marks a transaction that writes; its value is SQLite's word for how far a commit goes."""
 _POSTGRES_LOOK = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 """What a SQLite transaction that only reads is by nature."""
 
@@ -70,6 +72,8 @@ class Database:
         if self.is_sqlite:
             self._writer = asyncio.Lock()
             _tune_sqlite(self.engine)
+        else:
+            event.listen(self.engine.sync_engine, "connect", _prepare_postgres)
 
     @property
     def is_sqlite(self) -> bool:
@@ -79,10 +83,25 @@ class Database:
     async def begin(self) -> AsyncIterator[AsyncSession]:
         """A write transaction: committed when the block ends, rolled back when it raises.
 
-        Keep it short, never nest it: on SQLite it holds the only writer's place from its start.
+        Once committed it is on the disk. Keep it short, never nest it: on SQLite it holds the only
+        writer's place from its start.
         """
+        async with self._write("FULL") as session:
+            yield session
+
+    @contextlib.asynccontextmanager
+    async def jot(self) -> AsyncIterator[AsyncSession]:
+        """Like `begin`, for what nobody was promised: SQLite may lose it when the power goes.
+
+        A later `begin` keeps it too. A process that is killed loses nothing.
+        """
+        async with self._write("NORMAL") as session:
+            yield session
+
+    @contextlib.asynccontextmanager
+    async def _write(self, synchronous: str) -> AsyncIterator[AsyncSession]:
         async with self._writer, self._sessions() as session, session.begin():
-            _ = await session.connection(execution_options={_WRITES: True})
+            _ = await session.connection(execution_options={_SYNCHRONOUS: synchronous})
             yield session
 
     @contextlib.asynccontextmanager
@@ -114,6 +133,17 @@ async def serialise(session: AsyncSession, name: str) -> None:
         await session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
 
+def _prepare_postgres(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    # A database may be set to acknowledge before it has written. Stricter settings stay as they are.
+    cursor = connection.cursor()
+    cursor.execute(
+        "SELECT set_config('synchronous_commit', 'on', false)"
+        " WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    cursor.close()
+    connection.commit()
+
+
 def _tune_sqlite(engine: AsyncEngine) -> None:
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
@@ -123,18 +153,17 @@ def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None
     # The driver's own transactions begin late and deferred; ours begin where `begin()` says.
     connection.isolation_level = None
     cursor = connection.cursor()
-    # In WAL, NORMAL loses nothing when the process is killed (law 17), only on a power cut.
-    for pragma in (
-        f"busy_timeout = {_BUSY_MS}",
-        "journal_mode = WAL",
-        "synchronous = NORMAL",
-        "foreign_keys = ON",
-    ):
+    for pragma in (f"busy_timeout = {_BUSY_MS}", "journal_mode = WAL", "foreign_keys = ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
 
 def _begin_sqlite(connection: Connection) -> None:
+    synchronous = connection.get_execution_options().get(_SYNCHRONOUS)
+    if synchronous is None:
+        connection.exec_driver_sql("BEGIN")
+        return
+    # It belongs to the connection, whichever the pool gave, and cannot change in a transaction.
+    connection.exec_driver_sql(f"PRAGMA synchronous = {synchronous}")
     # A deferred transaction that reads and then writes cannot wait for the lock: it fails at once.
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -184,7 +184,7 @@ async def sqlite(tmp_path: Path) -> AsyncIterator[Database]:
 
 @pytest.mark.parametrize(
     ("pragma", "value"),
-    [("journal_mode", "wal"), ("foreign_keys", 1), ("synchronous", 1), ("busy_timeout", 10_000)],
+    [("journal_mode", "wal"), ("foreign_keys", 1), ("busy_timeout", 10_000)],
 )
 async def test_every_sqlite_connection_is_tuned(sqlite: Database, pragma: str, value: object):
     async with contextlib.AsyncExitStack() as stack:
