@@ -8,9 +8,14 @@ import contextlib
 import ctypes
 import math
 import mmap
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 import torch
+
+_LARGE_PAGE_BYTES = 2 << 20
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE of <linux/mman.h>: give pages as if they were written to, and change none."""
 
 
 def zeroed(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -22,7 +27,46 @@ def zeroed(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(store, dtype=dtype).view(*shape)
 
 
+def touch(rows: torch.Tensor) -> threading.Thread | None:
+    """Have the system give the memory of `rows` [rows, ...] before it is used; changes none of it.
+
+    The first large page of each row is there on return. The rest follows in a thread, front to back
+    in all rows alike, while the memory may be used. None: this system cannot, and nothing is done.
+    """
+    pages = _pages(rows)
+    if not all(_populate(rows, next(pages)) for _ in range(len(rows))):
+        return None
+
+    def rest() -> None:
+        for page in pages:
+            _populate(rows, page)
+
+    thread = threading.Thread(target=rest, name="memory", daemon=True)
+    thread.start()
+    return thread
+
+
 def give_back() -> None:
     """Have the allocator return what was freed: glibc keeps every weight below 32 MiB for itself."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _pages(rows: torch.Tensor) -> Iterator[range]:
+    """Bytes of `rows`, a large page of each row in turn: small enough to hold no lock for long."""
+    row_bytes = rows[0].nbytes
+    for start in range(0, row_bytes, _LARGE_PAGE_BYTES):
+        end = min(start + _LARGE_PAGE_BYTES, row_bytes)
+        for row in range(len(rows)):
+            yield range(row * row_bytes + start, row * row_bytes + end)
+
+
+def _populate(rows: torch.Tensor, page: range) -> bool:
+    # Through ctypes, which lets other threads run meanwhile; `mmap.madvise` does not.
+    first = rows.data_ptr() + page.start
+    first -= first % mmap.PAGESIZE
+    length = ctypes.c_size_t(rows.data_ptr() + page.stop - first)
+    with contextlib.suppress(AttributeError):
+        status: int = ctypes.CDLL(None).madvise(ctypes.c_void_p(first), length, _POPULATE_WRITE)
+        return status == 0
+    return False

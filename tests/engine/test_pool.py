@@ -1,8 +1,12 @@
 """The pool moves bytes: copies, wipes and poison, by slot and in every layer."""
 
+import sys
+
+import psutil
 import pytest
 import torch
 
+from engine.model.memory import touch, zeroed
 from engine.model.paged import PagedStep
 from engine.model.pool import KVShape, Pool
 from engine.step import BlockId, Copy, Run
@@ -135,3 +139,19 @@ def test_single_rows_of_very_different_length_equal_each_alone():
     ]
 
     torch.testing.assert_close(together, torch.cat(alone))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems give memory when it is used")
+def test_memory_is_there_before_it_is_used_and_what_is_written_meanwhile_stays():
+    rows = zeroed((3, 5 << 20), torch.float32)
+    process = psutil.Process()
+    before = process.memory_info().rss
+
+    touching = touch(rows)
+    rows[:, :7] = 1.0
+    assert touching is not None
+    touching.join()
+
+    assert process.memory_info().rss - before > 0.9 * rows.nbytes
+    assert bool((rows[:, :7] == 1.0).all())
+    assert not rows[:, 7:].any()
