@@ -1,32 +1,32 @@
 """The commands: serve, chat, admin (user, key), migrate, doctor.
 
 Each reads the settings once, does one thing and speaks plainly. What a user can mend is told in
-words and ends with status 1 or 2; a stack trace here is a fault of ours.
+words and ends with status 1 or 2; a stack trace here is a fault of ours. Each imports what it needs
+when it runs: while `serve` imports the app, the engine's process is starting already.
 """
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import structlog
 
-from app import asgi, terminal
-from app.db.base import Database
-from app.db.revisions import check_revision
-from app.db.revisions import migrate as migrate_database
-from app.db.types import AccountRole
 from app.errors import AppError, NotFound
 from app.ids import KeyId
-from app.people.accounts import Accounts, AccountView
-from app.people.keys import Keys
+from app.launch import launched
 from app.settings import SETTINGS, BadSetting, Settings
 from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from app.db.base import Database
+    from app.people.accounts import AccountView
 
 INDENT = "    "
 
@@ -34,14 +34,19 @@ INDENT = "    "
 class People:
     """Accounts and keys of the database that the settings name, for one command."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: "Database") -> None:
+        from app.people.accounts import Accounts
+        from app.people.keys import Keys
+
         self.accounts = Accounts(db)
         self.keys = Keys(db, self.accounts.revocations)
 
-    async def owner(self, email: str | None) -> AccountView:
+    async def owner(self, email: str | None) -> "AccountView":
         """The account of this address, or the first administrator's. Raises `NotFound`."""
         if email is not None:
             return await self.accounts.find(email)
+        from app.db.types import AccountRole
+
         for account in await self.accounts.list():
             if account.role is AccountRole.ADMIN:
                 return account
@@ -78,6 +83,9 @@ def settings() -> Settings:
 @contextlib.asynccontextmanager
 async def people() -> AsyncIterator[People]:
     """Raises `WrongRevision` where the database is not ready for them."""
+    from app.db.base import Database
+    from app.db.revisions import check_revision
+
     url = settings().database_url
     await check_revision(url)
     async with contextlib.aclosing(Database(url)) as db:
@@ -121,7 +129,13 @@ def main() -> None:
 def serve() -> None:
     """Serve the page and the API until a signal."""
     configure_logging()
-    run(asgi.serve(settings(), click.echo))
+    run(serving(settings()))
+
+
+async def serving(found: Settings) -> None:
+    async with launched(found, click.echo) as opening:
+        asgi = await asyncio.to_thread(importlib.import_module, "app.asgi")
+        await asgi.serve(found, opening, click.echo)
 
 
 @main.command()
@@ -129,15 +143,18 @@ def serve() -> None:
 @click.option("--key", envvar="KEEPWARM_API_KEY", required=True, help="API key.")
 def chat(url: str | None, key: str) -> None:
     """Talk to a running server in the terminal."""
+    from app import terminal
+
     sys.exit(terminal.run(url or settings().public_url, key))
 
 
 @main.command()
 def migrate() -> None:
     """Bring the database to this version; a SQLite file is copied first."""
+    from app.db import revisions
 
     async def work() -> None:
-        done = await migrate_database(settings().database_url)
+        done = await revisions.migrate(settings().database_url)
         if done.backup is not None:
             click.echo(f"The database as it was: {done.backup}")
         is_new = done.before != done.after
@@ -149,6 +166,8 @@ def migrate() -> None:
 @main.command()
 def doctor() -> None:
     """Look at settings, database and model, and say what is found."""
+    from app import asgi
+
     run(asgi.examine(settings(), click.echo))
 
 
@@ -169,6 +188,8 @@ def user() -> None:
 @click.option("--password", default=None, help="Asked for when left out.")
 def create_user(email: str, name: str | None, is_admin: bool, password: str | None) -> None:
     """Make an account."""
+    from app.db.types import AccountRole
+
     secret = password or click.prompt("Password", hide_input=True, confirmation_prompt=True)
 
     async def work() -> None:

@@ -4,29 +4,29 @@
     stop    no new sockets or turns; live turns finish, or are interrupted and stored;
             sockets close with 1012; database and engine are let go
 
-One process serves a data folder; a second one is refused.
+The engine was begun before this was imported, in the one process that serves its data folder
+(`app/launch.py`).
 """
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 from litestar import Litestar
 
 from app.db.revisions import check_revision
 from app.errors import AppError
+from app.launch import engine_config
 from app.routes import problems, schema
 from app.routes.front import Front
 from app.routes.table import route_table
 from app.service import Service
 from app.settings import SETTINGS, Settings
 from engine.api import Engine, ModelCard, Stability, TemplateFaultKind, TemplateFinding
-from engine.config import EngineConfig
 from engine.connect import open_engine
 
 CLOSING_S = 5
@@ -73,36 +73,17 @@ def compose(service: Service) -> Litestar:
 # ---------------------------------------------------------------- the process
 
 
-async def serve(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until a signal. `say` hears what takes long, then where the server is.
+async def serve(settings: Settings, opening: Awaitable[Engine], say: Callable[[str], None]) -> None:
+    """Serve until a signal, on the engine that is being opened; the caller closes it.
 
-    Raises `AppError` and the engine's `Misconfigured` for what its user can mend.
+    `say` hears where the server is. Raises `AppError` and the engine's `Misconfigured` for what its
+    user can mend.
     """
     await check_revision(settings.database_url)
-    with _alone(settings), _listening(settings) as listener:
-        engine = await open_engine(engine_config(settings), settings.engine, say)
-        async with contextlib.aclosing(engine):
-            service = Service(settings, engine)
-            config = uvicorn_config(compose(service), settings)
-            await Server(config, service, say).serve(sockets=[listener])
-
-
-def engine_config(settings: Settings) -> EngineConfig:
-    return EngineConfig(
-        data_dir=settings.data_dir,
-        model=settings.model,
-        kv_memory_bytes=settings.kv_memory_bytes,
-        host_bytes=settings.park_memory_bytes,
-        disk_bytes=settings.park_disk_bytes,
-        deterministic=settings.deterministic,
-        pinned_share=settings.pinned_share,
-        pinned_share_per_user=settings.pinned_share_per_user,
-        dtype=settings.dtype,
-        kernels=settings.kernels,
-        prefix_index=settings.prefix_index,
-        retention=settings.retention,
-        threads=settings.threads,
-    )
+    with _listening(settings) as listener:
+        service = Service(settings, await opening)
+        config = uvicorn_config(compose(service), settings)
+        await Server(config, service, say).serve(sockets=[listener])
 
 
 def uvicorn_config(app: Litestar, settings: Settings) -> uvicorn.Config:
@@ -153,21 +134,6 @@ class Server(uvicorn.Server):
         finally:
             for number in caught:
                 loop.remove_signal_handler(number)
-
-
-@contextlib.contextmanager
-def _alone(settings: Settings) -> Iterator[None]:
-    """Hold the data folder: two servers would sweep each other's live turns."""
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (settings.data_dir / "serving.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise AppError(
-                f"Another keepwarm serves {settings.data_dir} already. Stop it first, or set "
-                "KEEPWARM_DATA_DIR to another folder."
-            ) from error
-        yield
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ ParkDisk = Annotated[
         "the server stops: conversations stay warm over a restart.",
         fix="use 0 for none, or a size such as 4GiB",
         unit="bytes, or with KiB, MiB or GiB",
-        default="four times `KEEPWARM_KV_MEMORY`, at least 4GiB, at most a tenth of what is free",
+        default="four times the KV memory, at least 4GiB, at most a tenth of what is free",
         ge=0,
     ),
 ]
