@@ -62,10 +62,10 @@ class Intake:
         Raises `NotFound`, `Conflict`, `ParentMoved`, `InvalidRequest`, `PromptTooLong` and
         `Unavailable`.
         """
-        earlier = await self._repeat(user_id, request)
-        if earlier is not None:
-            return earlier
-        card, wanted = await self.wanted(user_id, request)
+        looked = await self._branch(user_id, request)
+        if isinstance(looked, Acceptance):
+            return looked
+        card, wanted = await self._wanted(user_id, request, looked)
         found = await self._found(request, wanted)
         async with _engine_errors():
             prompt = await self.prompts.make(card, _after(found, wanted))
@@ -88,11 +88,17 @@ class Intake:
         return Prepared(entry=entry, job=make_job(entry, request, prompt), ledger=ledger)
 
     async def wanted(self, user_id: UserId, request: TurnRequest) -> tuple[ModelCard, Wanted]:
-        """What the request's prompt is to be made of, all rights checked; nothing is stored.
+        """What an unsent request's prompt is to be made of, all rights checked; nothing is stored.
 
         Raises as `prepare` does.
         """
         branch = await self._branch(user_id, request)
+        assert isinstance(branch, Branch), "what was not sent was not sent before"
+        return await self._wanted(user_id, request, branch)
+
+    async def _wanted(
+        self, user_id: UserId, request: TurnRequest, branch: Branch
+    ) -> tuple[ModelCard, Wanted]:
         branch = await self._under_persona(user_id, request, branch)
         if not request.messages:
             _check_something_to_do(request, branch)
@@ -107,20 +113,16 @@ class Intake:
             )
         return card, wanted
 
-    async def _repeat(self, user_id: UserId, request: TurnRequest) -> Acceptance | None:
-        if request.conversation_id is None or request.client_message_id is None:
-            return None
-        return await self._stored.repeat(
-            user_id, request.conversation_id, request.client_message_id
-        )
-
-    async def _branch(self, user_id: UserId, request: TurnRequest) -> Branch:
+    async def _branch(self, user_id: UserId, request: TurnRequest) -> Branch | Acceptance:
+        branch: Branch | Acceptance
         if request.previous_response_id is not None:
             branch = await self._after_response(user_id, request.previous_response_id, request)
         elif request.conversation_id is not None:
             branch = await self._stored.after_message(
-                user_id, request.conversation_id, request.parent_id
+                user_id, request.conversation_id, request.parent_id, request.client_message_id
             )
+            if isinstance(branch, Acceptance):
+                return branch
         else:
             branch = Branch(session_id=new_conversation_id(), conversation=None)
         if branch.last is not None and not branch.last.view.status.ended:

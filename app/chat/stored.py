@@ -8,7 +8,7 @@ checked cannot move before the commit. The unique constraint on the id stands be
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import Select, delete, exists, func, select, update
+from sqlalchemy import Select, delete, exists, false, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat import rows, tree
@@ -48,32 +48,41 @@ class StoredLedger:
             return await _branch(session, conversation, row.message_id)
 
     async def after_message(
-        self, user_id: UserId, conversation_id: ConversationId, parent_id: MessageId | None
-    ) -> Branch:
-        """The branch that ends with this message. Raises `NotFound`."""
-        async with self._db.read() as session:
-            conversation = await session.scalar(_conversation(user_id, conversation_id))
-            if conversation is None:
-                raise NotFound("There is no such conversation.", field="conversation_id")
-            return await _branch(session, conversation, parent_id)
+        self,
+        user_id: UserId,
+        conversation_id: ConversationId,
+        parent_id: MessageId | None,
+        client_message_id: str | None = None,
+    ) -> Branch | Acceptance:
+        """The branch that ends with this message, or what this `client_message_id` stored before.
 
-    async def repeat(
-        self, user_id: UserId, conversation_id: ConversationId, client_message_id: str
-    ) -> Acceptance | None:
-        """What this `client_message_id` stored before; None when it is new."""
+        Raises `NotFound`.
+        """
+        sent = (Message.conversation_id == Conversation.id) & (
+            false() if client_message_id is None else Message.client_message_id == client_message_id
+        )
+        look = _conversation(user_id, conversation_id).outerjoin(Message, sent).add_columns(Message)
         async with self._db.read() as session:
-            conversation = await session.scalar(_conversation(user_id, conversation_id))
-            if conversation is None:
-                return None
-            return await _repeat(session, conversation, client_message_id)
+            found = (await session.execute(look)).one_or_none()
+            if found is None:
+                raise NotFound("There is no such conversation.", field="conversation_id")
+            conversation, earlier = found
+            if earlier is not None:
+                return await _repeated(session, conversation, earlier)
+            return await _branch(session, conversation, parent_id)
 
     async def accept(self, entry: Entry) -> Acceptance:
         async with self._db.begin() as session:
             conversation = await _open_conversation(session, entry)
             if entry.client_message_id is not None:
-                earlier = await _repeat(session, conversation, entry.client_message_id)
+                earlier = await session.scalar(
+                    select(Message).where(
+                        Message.conversation_id == conversation.id,
+                        Message.client_message_id == entry.client_message_id,
+                    )
+                )
                 if earlier is not None:
-                    return earlier
+                    return await _repeated(session, conversation, earlier)
             await _check_parent(session, conversation, entry)
             if entry.path_changed:
                 await _store_path(session, conversation.id, entry.path)
@@ -87,7 +96,7 @@ class StoredLedger:
 
     async def checkpoint(self, progress: Sequence[Progress]) -> None:
         """Keep what replies have so far, all in one transaction."""
-        async with self._db.jot() as session:
+        async with self._db.begin() as session:
             for one in progress:
                 await session.execute(
                     update(Message)
@@ -210,15 +219,16 @@ async def _branch(
     )
     if leaf_id is None:
         return branch
-    path = tree.path(await _nodes_above(session, conversation.id, leaf_id), leaf_id)
-    row = await session.scalar(select(Response).where(Response.message_id == leaf_id))
-    last = None if row is None else await _with_text(session, row)
+    nodes, row = await _nodes_above(session, conversation.id, leaf_id)
+    path = tree.path(nodes, leaf_id)
+    last = None if row is None else rows.stored_response(row, _reply_text(path[-1]))
     return msgspec.structs.replace(branch, path=tuple(path), head=head_of(path, last), last=last)
 
 
 async def _nodes_above(
     session: AsyncSession, conversation_id: ConversationId, leaf_id: MessageId
-) -> list[Node]:
+) -> tuple[list[Node], Response | None]:
+    """The leaf and everything above it, and the response that the leaf is of."""
     walk = (
         select(Message.id, Message.parent_id)
         .where(Message.id == leaf_id, Message.conversation_id == conversation_id)
@@ -226,11 +236,13 @@ async def _nodes_above(
     )
     parents = select(Message.id, Message.parent_id).join(walk, Message.id == walk.c.parent_id)
     walk = walk.union_all(parents)
-    found = await session.scalars(select(Message).join(walk, Message.id == walk.c.id))
-    nodes = [rows.node(row) for row in found]
-    if not nodes:
+    of_leaf = (Response.message_id == Message.id) & (Message.id == leaf_id)
+    query = select(Message, Response).join(walk, Message.id == walk.c.id)
+    found = (await session.execute(query.outerjoin(Response, of_leaf))).all()
+    if not found:
         raise NotFound("There is no such message in this conversation.", field="parent_id")
-    return nodes
+    responses = (response for _, response in found if response is not None)
+    return [rows.node(row) for row, _ in found], next(responses, None)
 
 
 def head_of(path: Sequence[Node], last: StoredResponse | None) -> Head | None:
@@ -244,8 +256,11 @@ def head_of(path: Sequence[Node], last: StoredResponse | None) -> Head | None:
 
 
 async def _with_text(session: AsyncSession, row: Response) -> StoredResponse:
-    message = await session.get_one(Message, row.message_id)
-    return rows.stored_response(row, message.text if message.role is Role.ASSISTANT else "")
+    return rows.stored_response(row, _reply_text(await session.get_one(Message, row.message_id)))
+
+
+def _reply_text(message: Message | Node) -> str:
+    return message.text if message.role is Role.ASSISTANT else ""
 
 
 async def _open_conversation(session: AsyncSession, entry: Entry) -> Conversation:
@@ -263,17 +278,7 @@ async def _open_conversation(session: AsyncSession, entry: Entry) -> Conversatio
     return row
 
 
-async def _repeat(
-    session: AsyncSession, conversation: Conversation, client_message_id: str
-) -> Acceptance | None:
-    sent = await session.scalar(
-        select(Message).where(
-            Message.conversation_id == conversation.id,
-            Message.client_message_id == client_message_id,
-        )
-    )
-    if sent is None:
-        return None
+async def _repeated(session: AsyncSession, conversation: Conversation, sent: Message) -> Acceptance:
     answer = await session.scalar(
         select(Response).where(Response.parent_id == sent.id).order_by(Response.id).limit(1)
     )

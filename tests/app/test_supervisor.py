@@ -32,6 +32,7 @@ async def count(db: Database, table: type[Conversation | Message | Response]) ->
 
 async def test_17_the_same_client_message_id_is_one_turn_however_often_it_comes(db: Database):
     engine = EchoEngine()
+    engine.hold()
     async with open_domain(db, engine) as domain:
         ann = await new_person(db)
         conversation = await domain.conversations.create(ann.user_id)
@@ -39,6 +40,7 @@ async def test_17_the_same_client_message_id_is_one_turn_however_often_it_comes(
             domain.send(ann, conversation.id, "hello", client_message_id="c1") for _ in range(8)
         ]
         accepted = await asyncio.gather(*sent)
+        engine.release()
         await domain.ended(ann, accepted[0].response)
         late = await domain.send(ann, conversation.id, "hello", client_message_id="c1")
 
