@@ -96,7 +96,7 @@ class StoredLedger:
 
     async def checkpoint(self, progress: Sequence[Progress]) -> None:
         """Keep what replies have so far, all in one transaction."""
-        async with self._db.begin() as session:
+        async with self._db.jot() as session:
             for one in progress:
                 await session.execute(
                     update(Message)
