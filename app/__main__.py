@@ -39,7 +39,7 @@ class People:
         from app.people.keys import Keys
 
         self.accounts = Accounts(db)
-        self.keys = Keys(db, self.accounts.revocations)
+        self.keys = Keys(db, self.accounts)
 
     async def owner(self, email: str | None) -> "AccountView":
         """The account of this address, or the first administrator's. Raises `NotFound`."""

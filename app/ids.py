@@ -7,6 +7,8 @@ from typing import NewType
 UserId = NewType("UserId", str)
 LoginId = NewType("LoginId", str)
 KeyId = NewType("KeyId", str)
+InvitationId = NewType("InvitationId", str)
+GroupId = NewType("GroupId", str)
 ItemId = NewType("ItemId", str)
 """Of whatever the library holds."""
 PersonaId = NewType("PersonaId", ItemId)
@@ -34,6 +36,14 @@ def new_login_id() -> LoginId:
 
 def new_key_id() -> KeyId:
     return KeyId(f"key_{_stamp()}")
+
+
+def new_invitation_id() -> InvitationId:
+    return InvitationId(f"invite_{_stamp()}")
+
+
+def new_group_id() -> GroupId:
+    return GroupId(f"group_{_stamp()}")
 
 
 def new_persona_id() -> PersonaId:

@@ -12,6 +12,7 @@ from litestar import Litestar
 from litestar.di import Provide
 
 from app.chat.conversations import Conversations
+from app.chat.departures import Departures
 from app.chat.eventlog import EventLogs
 from app.chat.hub import Hub
 from app.chat.library import Library
@@ -20,7 +21,10 @@ from app.chat.warming import Warming
 from app.db.base import Database
 from app.db.revisions import check_revision
 from app.people.accounts import Accounts
+from app.people.groups import Groups
+from app.people.invitations import Invitations
 from app.people.keys import Keys
+from app.people.logins import Logins
 from app.people.rights import Rights
 from app.routes.gate import Gate
 from app.settings import Settings
@@ -38,16 +42,20 @@ class Service:
         self.engine = engine
         self.db = Database(settings.database_url)
         self.accounts = Accounts(self.db)
-        self.keys = Keys(self.db, self.accounts.revocations)
+        self.logins = Logins(self.db, self.accounts)
+        self.invitations = Invitations(self.db, self.accounts)
+        self.groups = Groups(self.db)
+        self.keys = Keys(self.db, self.accounts)
         self.hub = Hub()
         self.logs = EventLogs()
         self.conversations = Conversations(self.db, self.hub)
         self.library = Library(self.db)
         self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)
+        self.departures = Departures(self.db, self.supervisor)
         self.heads = self.supervisor.heads
         self.warming = Warming(self.db, engine, self.library, self.heads)
-        self.rights = Rights(self.accounts, self.keys)
-        self.gate = Gate(settings, self.accounts, self.keys, self.rights)
+        self.rights = Rights(self.accounts.revocations, self.logins, self.keys)
+        self.gate = Gate(settings, self.logins, self.keys, self.rights)
 
     @contextlib.asynccontextmanager
     async def running(self, _: Litestar) -> AsyncIterator[None]:
@@ -59,6 +67,7 @@ class Service:
             async with (
                 self.rights.running(),
                 self.supervisor.running(),
+                self.departures.running(),
                 self.warming.running(),
             ):
                 yield
@@ -68,7 +77,7 @@ class Service:
         """The admin and the key that the settings name, for starts without a person."""
         settings = self.settings
         if settings.admin_email is not None and settings.admin_password is not None:
-            await self.accounts.ensure_admin(settings.admin_email, settings.admin_password)
+            await self.invitations.ensure_admin(settings.admin_email, settings.admin_password)
         if settings.api_key is not None:
             await self.keys.ensure_key(settings.api_key)
 
@@ -81,7 +90,7 @@ class Service:
     async def welcome(self) -> str:
         """What a person reads when the server is up."""
         words = f"Keepwarm is on {self.settings.public_url}"
-        token = await self.accounts.first_admin_link()
+        token = await self.invitations.first_admin_link()
         if token is not None:
             words += (
                 "\nThere is no administrator yet. Open this link once to become it:"

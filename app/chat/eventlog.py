@@ -258,6 +258,13 @@ class EventLogs:
         for response_id in of_it:
             self.drop(response_id)
 
+    def drop_user(self, user_id: UserId) -> None:
+        """Forget all logs of this user."""
+        for response_id in [
+            one for one, (owner_id, _) in self._logs.items() if owner_id == user_id
+        ]:
+            self.drop(response_id)
+
     def drop(self, response_id: ResponseId) -> None:
         """Forget a log at once; readers who hold it still read it to its end."""
         _, log = self._logs.pop(response_id, (None, None))

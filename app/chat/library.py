@@ -3,7 +3,7 @@
 A persona is a system prompt with few-shot examples and documents; a document is a text to ask about.
 Both are stored ways to instruct, and stand at the head of a prompt, so that their KV is computed once
 for all who may read them. A version never changes: a new one leaves the old one to the conversations
-that have it. The operator's are published by administrators, for everybody or for those listed;
+that have it. The operator's are published by administrators, for everybody or for the people and groups listed;
 whoever has an account may keep some of their own, which nobody else reads.
 
 Every query asks for what its user may read or edit (`readers`): what is not theirs is not found.
@@ -17,10 +17,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat.readers import editable, is_admin, not_found, readable
 from app.db.base import Database
-from app.db.models import LibraryItem, LibraryReader, LibraryVersion, User
+from app.db.models import (
+    Group,
+    LibraryGroupReader,
+    LibraryItem,
+    LibraryReader,
+    LibraryVersion,
+    User,
+)
 from app.db.types import ItemKind, Visibility, utc_now
-from app.errors import Conflict, Forbidden, InvalidRequest
-from app.ids import DocumentId, ItemId, PersonaId, UserId, new_document_id, new_persona_id
+from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from app.ids import DocumentId, GroupId, ItemId, PersonaId, UserId, new_document_id, new_persona_id
 from app.people.accounts import normal_email
 from engine.api import Message, Role
 
@@ -65,10 +72,11 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may read an item. `readers` are addresses, of a listed one."""
+    """Who may read an item. Of a listed one: `readers` are addresses, and members of the groups."""
 
     visibility: Visibility
     readers: tuple[str, ...] = ()
+    group_ids: tuple[GroupId, ...] = ()
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +92,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """An item at its newest version. `readers` is told to those who may edit it."""
+    """An item at its newest version. Who may read it is told to those who may edit it."""
 
     summary: Summary
     says: Text
     readers: tuple[str, ...]
+    group_ids: tuple[GroupId, ...]
 
 
 class Library:
@@ -152,7 +161,7 @@ class Library:
             session.add(item)
             await session.flush()
             _add_version(session, item, says)
-            await _set_readers(session, item, access.readers)
+            await _set_readers(session, item, access)
             await session.flush()
             made = await _item(session, user_id, kind, item_id)
         self.changed.set()
@@ -187,7 +196,7 @@ class Library:
             if item.id == DEFAULT_PERSONA.id and access.visibility is not Visibility.EVERYBODY:
                 raise Conflict("The default persona is everybody's.", field="visibility")
             item.visibility = access.visibility
-            await _set_readers(session, item, access.readers)
+            await _set_readers(session, item, access)
             await session.flush()
             made = await _item(session, user_id, kind, item_id)
         self.changed.set()
@@ -230,10 +239,12 @@ async def _item(session: AsyncSession, user_id: UserId, kind: ItemKind, item_id:
     item, last, edits = found
     readers = select(User.email).join(LibraryReader, LibraryReader.user_id == User.id)
     listed = readers.where(LibraryReader.item_id == item_id).order_by(User.email)
+    groups = select(LibraryGroupReader.group_id).where(LibraryGroupReader.item_id == item_id)
     return Item(
         summary=_summary(item, last, edits=edits),
         says=_said(last),
         readers=tuple(await session.scalars(listed)) if edits else (),
+        group_ids=tuple(sorted(await session.scalars(groups))) if edits else (),
     )
 
 
@@ -305,11 +316,19 @@ def _add_version(
     )
 
 
-async def _set_readers(session: AsyncSession, item: LibraryItem, emails: tuple[str, ...]) -> None:
-    if emails and item.visibility is not Visibility.LISTED:
-        raise InvalidRequest("Readers are of what is `listed`.", field="readers")
-    await session.execute(delete(LibraryReader).where(LibraryReader.item_id == item.id))
-    wanted = {normal_email(email) for email in emails}
+async def _set_readers(session: AsyncSession, item: LibraryItem, access: Access) -> None:
+    if item.visibility is not Visibility.LISTED:
+        for field in ("readers", "group_ids"):
+            if getattr(access, field):
+                raise InvalidRequest("Readers are of what is `listed`.", field=field)
+    for table in (LibraryReader, LibraryGroupReader):
+        await session.execute(delete(table).where(table.item_id == item.id))
+    wanted_groups = set(access.group_ids)
+    known = await session.scalars(select(Group.id).where(Group.id.in_(wanted_groups)))
+    if wanted_groups - set(known):
+        raise NotFound("There is no such group.", field="group_ids")
+    session.add_all(LibraryGroupReader(item_id=item.id, group_id=one) for one in wanted_groups)
+    wanted = {normal_email(email) for email in access.readers}
     found = await session.execute(select(User.email, User.id).where(User.email.in_(wanted)))
     users = {row.email: row.id for row in found}
     if missing := wanted - users.keys():

@@ -97,6 +97,12 @@ class Liveness:
         for known in (self._seen, self._told, self._changed):
             known.pop(subject, None)
 
+    def forget_user(self, user_id: UserId) -> None:
+        """Their account is deleted: nothing more is wished for what was theirs."""
+        for known in (self._seen, self._told, self._changed):
+            for subject in [one for one in known if one.owner_id == OwnerId(user_id)]:
+                del known[subject]
+
     async def _wish(self, subject: Subject) -> None:
         pages = self._seen.get(subject, {})
         state = max(pages.values(), key=_ORDER.index, default=PresenceState.CLOSED)

@@ -130,6 +130,11 @@ class MemoryLedger:
         if turn.path_digest is not None and self._by_digest[turn.path_digest] == response_id:
             del self._by_digest[turn.path_digest]
 
+    def forget_user(self, user_id: UserId) -> None:
+        """Let go whatever is of a user who is no more; what is live has been stopped before."""
+        for turn in [one for one in self._kept.values() if one.response.user_id == user_id]:
+            self._let_go(turn)
+
     async def recall(self, user_id: UserId, digests: Sequence[bytes]) -> Branch | None:
         response_id = next(
             (self._by_digest[one] for one in digests if one in self._by_digest), None

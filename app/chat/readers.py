@@ -5,23 +5,28 @@ They are asked of the database each time, so what was granted or withdrawn holds
 
 from sqlalchemy import ColumnElement, exists, or_
 
-from app.db.models import LibraryItem, LibraryReader, User
+from app.db.models import GroupMember, LibraryGroupReader, LibraryItem, LibraryReader, User
 from app.db.types import AccountRole, ItemKind, Visibility
 from app.errors import NotFound
 from app.ids import UserId
 
 
 def readable(user_id: UserId) -> ColumnElement[bool]:
-    """What the user may read, now: everybody's, their own, where they are listed.
+    """What the user may read, now: everybody's, their own, where they or a group of theirs are listed.
 
     Administrators read whatever is the operator's, since they write it.
     """
     listed = exists().where(
         LibraryReader.item_id == LibraryItem.id, LibraryReader.user_id == user_id
     )
+    through_group = exists().where(
+        LibraryGroupReader.item_id == LibraryItem.id,
+        LibraryGroupReader.group_id == GroupMember.group_id,
+        GroupMember.user_id == user_id,
+    )
     return or_(
         LibraryItem.visibility == Visibility.EVERYBODY,
-        (LibraryItem.visibility == Visibility.LISTED) & listed,
+        (LibraryItem.visibility == Visibility.LISTED) & (listed | through_group),
         editable(user_id),
     )
 

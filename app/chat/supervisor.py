@@ -32,7 +32,7 @@ from app.events import MessageView, ResponseView
 from app.frames import ConversationChanged, MessageAdded
 from app.ids import ConversationId, ResponseId, UserId
 from app.people.accounts import Principal
-from engine.api import Engine, Forget
+from engine.api import Engine, Forget, OwnerId, Subject, SubjectKind
 from engine.errors import EngineError
 
 LOG = logging.getLogger(__name__)
@@ -167,23 +167,17 @@ class Supervisor:
         # What is still computed of a draft would only delay it; what is computed is matched.
         entry = prepared.entry
         self.drafts.drop(user_id, entry.session_id, begins=not entry.path)
-        # The engine begins while the turn is stored, and nothing is told before it is. Not where
-        # another turn of the session is under way: then this one is likely to be refused, or is the
-        # same one, sent again.
-        at_once = all(one.session_id != entry.session_id for one in self._live.values())
         turn = self._open(prepared)
-        self._group.create_task(self._run(turn, at_once=at_once))
         try:
             acceptance = await prepared.ledger.accept(prepared.entry)
-        except BaseException as error:
+        except BaseException:
             self._abandon(turn)
-            if isinstance(error, NotFound) or entry.begins is not None:
-                await self._forget(user_id, entry.session_id)
             raise
         if not acceptance.fresh:
             self._abandon(turn)
             return acceptance
-        turn.accept()
+        turn.log.begin()
+        self._group.create_task(self._run(turn))
         if request.origin is Origin.CHAT:
             self._announce(user_id, acceptance)
         return acceptance
@@ -196,13 +190,13 @@ class Supervisor:
         return turn
 
     def _abandon(self, turn: Turn) -> None:
-        """It was not stored."""
-        turn.cut_off()
+        turn.abandon()
+        del self._live[turn.response.view.id]
         self._logs.drop(turn.response.view.id)
 
-    async def _run(self, turn: Turn, *, at_once: bool) -> None:
+    async def _run(self, turn: Turn) -> None:
         try:
-            await turn.run(at_once=at_once)
+            await turn.run()
         finally:
             del self._live[turn.response.view.id]
             self._logs.retire(turn.response.view.id)
@@ -306,12 +300,33 @@ class Supervisor:
                 stops.create_task(turn.cancel())
         self._logs.drop_conversation(user_id, conversation_id)
         await self.drafts.forget(user_id, conversation_id)
-        self.liveness.forget(session_of(user_id, conversation_id))
-        await self._forget(user_id, conversation_id)
-
-    async def _forget(self, user_id: UserId, session_id: ConversationId) -> None:
+        subject = session_of(user_id, conversation_id)
+        self.liveness.forget(subject)
         with contextlib.suppress(EngineError):  # an engine that is away holds nothing
-            await self._engine.lease(session_of(user_id, session_id), Forget())
+            await self._engine.lease(subject, Forget())
+
+    # ------------------------------------------------------------ users who may not be here
+
+    def busy_users(self) -> set[UserId]:
+        """For whom a turn is under way."""
+        return {turn.response.user_id for turn in self._live.values()}
+
+    async def stop_user(self, user_id: UserId) -> None:
+        """Stop all turns of a user, and return when they have ended; their texts stay."""
+        async with asyncio.TaskGroup() as stops:
+            for turn in self._live.values():
+                if turn.response.user_id == user_id:
+                    stops.create_task(turn.cancel())
+
+    async def forget_user(self, user_id: UserId) -> None:
+        """Stop and forget all that is of a user who is no more. Raises `EngineError`."""
+        await self.stop_user(user_id)
+        self._memory.forget_user(user_id)
+        self._logs.drop_user(user_id)
+        await self.drafts.forget_user(user_id)
+        self.liveness.forget_user(user_id)
+        owner = Subject(kind=SubjectKind.OWNER, subject_id=user_id, owner_id=OwnerId(user_id))
+        await self._engine.lease(owner, Forget())
 
     # ------------------------------------------------------------ owned work
 

@@ -6,10 +6,13 @@ walk, so nothing is loaded that was not asked for.
 
 users ─┬─ logins
        ├─ api_keys
+       ├─ invitations ── invitation_groups               (the first admin's has no maker)
+       ├─ group_members ── groups
        ├─ library_items ── library_versions               (the operator's have no owner)
-       │              └─── library_readers
+       │              ├─── library_readers
+       │              └─── library_group_readers ── groups
        └─ conversations ── messages (a tree by parent_id) ── responses
-invitations                                               (no owner: they make one)
+departures                                                (of users who are no more)
 """
 
 from datetime import datetime
@@ -23,6 +26,8 @@ from app.db.types import (
     Choice,
     ItemKind,
     Json,
+    KeyScope,
+    KeyScopes,
     Origin,
     TokenIds,
     VersionRef,
@@ -34,6 +39,8 @@ from app.events import Problem, ResponseStatus, Usage
 from app.ids import (
     ConversationId,
     DocumentId,
+    GroupId,
+    InvitationId,
     ItemId,
     KeyId,
     LoginId,
@@ -45,7 +52,18 @@ from app.ids import (
 from engine.api import Message as Said
 from engine.api import Receipt, Role, Seam
 
-_IDS = (UserId, LoginId, KeyId, ItemId, PersonaId, ConversationId, MessageId, ResponseId)
+_IDS = (
+    UserId,
+    LoginId,
+    KeyId,
+    InvitationId,
+    GroupId,
+    ItemId,
+    PersonaId,
+    ConversationId,
+    MessageId,
+    ResponseId,
+)
 
 
 class Base(CommonTableAttributes, DeclarativeBase):
@@ -80,16 +98,70 @@ class Login(Base):
     expires_at: Mapped[datetime]
 
 
+class Departure(Base):
+    """A user who was removed: what memory and the engine have of them is to be forgotten.
+
+    Written with the removal, in one transaction, so that it is done whoever removed them and
+    whatever is away at that moment.
+    """
+
+    __tablename__ = "departures"
+
+    user_id: Mapped[UserId] = mapped_column(primary_key=True)
+    left_at: Mapped[datetime]
+
+
+class Group(Base):
+    """People whom something can be published to together."""
+
+    __tablename__ = "groups"
+
+    id: Mapped[GroupId] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    created_at: Mapped[datetime]
+
+
+class GroupMember(Base):
+    __tablename__ = "group_members"
+
+    group_id: Mapped[GroupId] = mapped_column(
+        ForeignKey("groups.id", ondelete="CASCADE"), primary_key=True
+    )
+    user_id: Mapped[UserId] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+
+
 class Invitation(Base):
     """A one-time link that makes an account."""
 
     __tablename__ = "invitations"
 
-    token_digest: Mapped[bytes] = mapped_column(primary_key=True)
+    id: Mapped[InvitationId] = mapped_column(primary_key=True)
+    token_digest: Mapped[bytes] = mapped_column(unique=True)
+    created_by: Mapped[UserId | None] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), index=True
+    )
+    """None: the server's own, for the first admin."""
     role: Mapped[AccountRole] = mapped_column(Choice(AccountRole))
+    note: Mapped[str]
+    """Whom it is for, in the words of who made it."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
     used_at: Mapped[datetime | None]
+
+
+class InvitationGroup(Base):
+    """A group that whoever comes by the link is in."""
+
+    __tablename__ = "invitation_groups"
+
+    invitation_id: Mapped[InvitationId] = mapped_column(
+        ForeignKey("invitations.id", ondelete="CASCADE"), primary_key=True
+    )
+    group_id: Mapped[GroupId] = mapped_column(
+        ForeignKey("groups.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
 
 
 class ApiKey(Base):
@@ -101,6 +173,7 @@ class ApiKey(Base):
     prefix: Mapped[str]
     """The key's first characters, so that its owner knows it again."""
     digest: Mapped[bytes] = mapped_column(unique=True)
+    scopes: Mapped[tuple[KeyScope, ...]] = mapped_column(KeyScopes)
     created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
@@ -162,6 +235,19 @@ class LibraryReader(Base):
     )
     user_id: Mapped[UserId] = mapped_column(
         ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+
+
+class LibraryGroupReader(Base):
+    """Whose members may read a listed item."""
+
+    __tablename__ = "library_group_readers"
+
+    item_id: Mapped[ItemId] = mapped_column(
+        ForeignKey("library_items.id", ondelete="CASCADE"), primary_key=True
+    )
+    group_id: Mapped[GroupId] = mapped_column(
+        ForeignKey("groups.id", ondelete="CASCADE"), primary_key=True, index=True
     )
 
 

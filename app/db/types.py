@@ -21,8 +21,22 @@ E = TypeVar("E", bound=enum.StrEnum)
 
 
 class AccountRole(enum.StrEnum):
+    """What an account is for: members talk to the model, auditors look at figures, admins do all."""
+
     ADMIN = "admin"
     MEMBER = "member"
+    AUDITOR = "auditor"
+
+
+class KeyScope(enum.StrEnum):
+    """What an API key may be used for, as far as its owner may."""
+
+    READ = "read"
+    """Look at models and at what is stored."""
+    WRITE = "write"
+    """Ask, stop and delete."""
+    FIGURES = "figures"
+    """Look at what is counted over all users."""
 
 
 class Origin(enum.StrEnum):
@@ -112,6 +126,21 @@ class VersionRefs(TypeDecorator[tuple[VersionRef, ...]]):
             return None
         words = (word.rpartition("@") for word in value.split())
         return tuple(VersionRef(ItemId(item_id), int(number)) for item_id, _, number in words)
+
+
+class KeyScopes(TypeDecorator[tuple[KeyScope, ...]]):
+    """A set of scopes as words, in the order in which they are defined."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[KeyScope] | None, dialect: Dialect) -> str | None:
+        return None if value is None else " ".join(one for one in KeyScope if one in value)
+
+    def process_result_value(
+        self, value: str | None, dialect: Dialect
+    ) -> tuple[KeyScope, ...] | None:
+        return None if value is None else tuple(KeyScope(word) for word in value.split())
 
 
 class Json(TypeDecorator[T]):

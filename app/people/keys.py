@@ -1,24 +1,23 @@
 """API keys: shown once, stored as a hash, resolved in one place whatever header they came in.
 
-A key carries its user's rights and no others. How many a user may have and what they may cost is
-decided elsewhere.
+A key carries its user's rights, as far as its scopes go, and no others. What keys may cost is decided
+elsewhere.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, case, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database, serialise
 from app.db.models import ApiKey, User
-from app.db.types import AccountRole, utc_now
+from app.db.types import AccountRole, KeyScope
 from app.errors import InvalidRequest, NotFound, Unauthenticated
 from app.ids import KeyId, UserId, new_key_id, new_user_id
 from app.options import SHORTEST_API_KEY
-from app.people.accounts import Principal, digest, new_secret
-from app.people.revocations import Revocations
+from app.people.accounts import Accounts, Principal, digest, new_secret, normal_name
 
 MARK = "sk-kw-"
 _SHOWN = len(MARK) + 6
@@ -26,7 +25,6 @@ _SHOWN_OWN = 4
 """Of a key that an operator made up, which may be short."""
 _TOUCH = timedelta(minutes=1)
 """Being used is written down at most this often."""
-_LONGEST_NAME = 200
 _NOBODY = "keys@keepwarm.invalid"
 
 
@@ -34,6 +32,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     id: KeyId
     name: str
     prefix: str
+    scopes: tuple[KeyScope, ...]
     created_at: float
     last_used_at: float | None
     expires_at: float | None
@@ -55,20 +54,26 @@ def bearer(authorization: str | None) -> str:
 
 
 class Keys:
-    def __init__(
-        self, db: Database, revocations: Revocations, *, now: Callable[[], datetime] = utc_now
-    ) -> None:
+    def __init__(self, db: Database, accounts: Accounts) -> None:
         self._db = db
-        self._revocations = revocations
-        self._now = now
+        self._revocations = accounts.revocations
+        self._now = accounts.now
 
     async def create(
-        self, user_id: UserId, name: str, expires_at: datetime | None = None
+        self,
+        user_id: UserId,
+        name: str,
+        *,
+        scopes: Sequence[KeyScope] = tuple(KeyScope),
+        lifetime: timedelta | None = None,
     ) -> NewKey:
-        """Raises `InvalidRequest` for a name that is empty or too long."""
+        """Raises `InvalidRequest` for a name that is empty or too long, and for no scope."""
+        if not scopes:
+            raise InvalidRequest("A key is for something.", field="scopes")
         plain = MARK + new_secret()
         key = self._row(user_id, name, plain)
-        key.expires_at = expires_at
+        key.scopes = tuple(one for one in KeyScope if one in scopes)
+        key.expires_at = None if lifetime is None else self._now() + lifetime
         async with self._db.begin() as session:
             session.add(key)
         return NewKey(key=plain, view=_view(key))
@@ -109,7 +114,13 @@ class Keys:
         key, role = row
         if key.last_used_at is None or now - key.last_used_at >= _TOUCH:
             await self._touch(key.id, now)
-        return Principal(user_id=key.user_id, role=role, via="key", credential_id=key.id)
+        return Principal(
+            user_id=key.user_id,
+            role=role,
+            via="key",
+            credential_id=key.id,
+            scopes=key.scopes,
+        )
 
     async def roles(self, key_ids: Sequence[KeyId]) -> dict[str, AccountRole]:
         """The roles behind those of the keys that still let somebody in."""
@@ -138,9 +149,12 @@ class Keys:
                 session.add(self._row(owner, "KEEPWARM_API_KEY", plain))
 
     async def _owner(self, session: AsyncSession) -> UserId:
-        query = select(User.id).where(or_(User.role == AccountRole.ADMIN, User.email == _NOBODY))
-        # "admin" sorts before "member": the first admin, else the account made for keys.
-        owner = await session.scalar(query.order_by(User.role, User.created_at).limit(1))
+        query = select(User.id).where(
+            or_(User.role == AccountRole.ADMIN, User.email == _NOBODY), User.disabled_at.is_(None)
+        )
+        # The first admin, else the account made for keys.
+        rank = case((User.role == AccountRole.ADMIN, 0), else_=1)
+        owner = await session.scalar(query.order_by(rank, User.created_at).limit(1))
         if owner is not None:
             return owner
         user = User(
@@ -156,13 +170,11 @@ class Keys:
         return user.id
 
     def _row(self, user_id: UserId, name: str, plain: str) -> ApiKey:
-        name = " ".join(name.replace("\x00", "").split())
-        if not 1 <= len(name) <= _LONGEST_NAME:
-            raise InvalidRequest(f"A name has 1 to {_LONGEST_NAME} characters.", field="name")
         return ApiKey(
             id=new_key_id(),
             user_id=user_id,
-            name=name,
+            name=normal_name(name),
+            scopes=tuple(KeyScope),
             prefix=plain[: _SHOWN if plain.startswith(MARK) else _SHOWN_OWN],
             digest=digest(plain),
             created_at=self._now(),
@@ -188,6 +200,7 @@ def _view(key: ApiKey) -> KeyView:
         id=key.id,
         name=key.name,
         prefix=key.prefix,
+        scopes=key.scopes,
         created_at=key.created_at.timestamp(),
         last_used_at=key.last_used_at.timestamp() if key.last_used_at else None,
         expires_at=key.expires_at.timestamp() if key.expires_at else None,

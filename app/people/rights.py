@@ -11,8 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Iterator
 
 from app.ids import KeyId, LoginId
-from app.people.accounts import Accounts, Principal
+from app.people.accounts import Principal
 from app.people.keys import Keys
+from app.people.logins import Logins
+from app.people.revocations import Revocations
 
 LOG = logging.getLogger(__name__)
 
@@ -45,8 +47,9 @@ class Standing:
 class Rights:
     """One per server; belongs to its event loop."""
 
-    def __init__(self, accounts: Accounts, keys: Keys) -> None:
-        self._accounts = accounts
+    def __init__(self, revocations: Revocations, logins: Logins, keys: Keys) -> None:
+        self._revocations = revocations
+        self._logins = logins
         self._keys = keys
         self._standings: set[Standing] = set()
         self._looked_s = -STALE_S
@@ -67,8 +70,8 @@ class Rights:
 
         Resolve the credential after entering: what was revoked before is not told again.
         """
-        principal, revocations = standing.principal, self._accounts.revocations
-        with revocations.watch(standing.doubt, principal.user_id, principal.credential_id):
+        subjects = standing.principal.user_id, standing.principal.credential_id
+        with self._revocations.watch(standing.doubt, *subjects):
             self._standings.add(standing)
             try:
                 yield
@@ -85,7 +88,7 @@ class Rights:
         logins = [LoginId(_id(one)) for one in standings if one.principal.via == "login"]
         keys = [KeyId(_id(one)) for one in standings if one.principal.via == "key"]
         roles = {
-            **(await self._accounts.roles(logins) if logins else {}),
+            **(await self._logins.roles(logins) if logins else {}),
             **(await self._keys.roles(keys) if keys else {}),
         }
         for one in standings:

@@ -15,7 +15,7 @@ import msgspec
 from litestar import WebSocket
 from litestar.exceptions import WebSocketDisconnect
 
-from app.errors import Unauthenticated
+from app.errors import Forbidden, Unauthenticated
 from app.people.accounts import Principal
 from app.people.rights import Standing
 from app.routes.gate import Gate
@@ -41,7 +41,8 @@ class _Over(Exception):
 class OpenSocket(Generic[Frame]):
     """An accepted socket of `principal`; what is put into `outbox` is sent.
 
-    `who` finds the principal anew and raises `Unauthenticated` once the rights are gone.
+    `who` finds the principal anew; it raises `Unauthenticated` or `Forbidden` once the rights are
+    gone.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class OpenSocket(Generic[Frame]):
     async def _resolve(self) -> bool:
         try:
             await self._standing.resolve(self._who(self._socket))
-        except Unauthenticated:
+        except (Unauthenticated, Forbidden):
             return False
         return True
 

@@ -20,15 +20,17 @@ from litestar.enums import ScopeType
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
 
-from app.db.types import AccountRole
+from app.db.types import AccountRole, KeyScope
 from app.errors import Forbidden, InvalidRequest, TooMany, Unauthenticated, Unavailable
 from app.ids import UserId
-from app.people.accounts import Accounts, Principal
+from app.people.accounts import Principal
 from app.people.keys import Keys, bearer
+from app.people.logins import Logins
 from app.people.rights import Rights
 from app.settings import Settings
 
 Connection = ASGIConnection[Any, Any, Any, Any]
+Check = Callable[[Connection], Awaitable[None]]
 
 CSRF_COOKIE = "kw_csrf"
 CSRF_HEADER = "x-csrf-token"
@@ -82,7 +84,13 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def guard(check: Callable[[Connection], Awaitable[None]]) -> Guard:
+def _chatting(principal: Principal) -> Principal:
+    if not principal.may_chat:
+        raise Forbidden("This account looks at figures and does not chat.")
+    return principal
+
+
+def guard(check: Check) -> Guard:
     """A check as Litestar wants it. It copies guards deeply, all but plain functions."""
 
     async def guarded(connection: Connection, _: BaseRouteHandler) -> None:
@@ -94,11 +102,11 @@ def guard(check: Callable[[Connection], Awaitable[None]]) -> Guard:
 class Gate:
     """One per server. Its checks raise `AppError`s and change nothing."""
 
-    def __init__(self, settings: Settings, accounts: Accounts, keys: Keys, rights: Rights) -> None:
+    def __init__(self, settings: Settings, logins: Logins, keys: Keys, rights: Rights) -> None:
         self.rights = rights
         self.hosts = Hosts(settings)
         self.session_cookie = "__Host-kw_session" if self.hosts.secure else "kw_session"
-        self._accounts = accounts
+        self._logins = logins
         self._keys = keys
         self._seats: dict[UserId, int] = {}
         self.closing = asyncio.Event()
@@ -108,19 +116,32 @@ class Gate:
     # ------------------------------------------------------------ guards of HTTP routes
 
     async def by_cookie(self, connection: Connection) -> None:
-        """For the browser's routes."""
-        connection.scope["user"] = await self.browser(connection)
+        """For what everybody has: an account."""
+        connection.scope["user"] = await self._signed_in(connection)
+
+    async def by_member(self, connection: Connection) -> None:
+        """For the browser's routes to conversations and the library."""
+        connection.scope["user"] = _chatting(await self._signed_in(connection))
+
+    async def by_admin(self, connection: Connection) -> None:
+        """For what concerns other people."""
+        principal = await self._signed_in(connection)
+        if principal.role is not AccountRole.ADMIN:
+            raise Forbidden("This is for administrators.")
+        connection.scope["user"] = principal
 
     async def by_key(self, connection: Connection) -> None:
         """For the dialect's routes. A socket's handler asks for itself, to refuse with a body."""
         if connection.scope["type"] == ScopeType.HTTP:
-            connection.scope["user"] = await self.bearer(connection)
+            reads = connection.scope.get("method") in SAFE_METHODS
+            scope = KeyScope.READ if reads else KeyScope.WRITE
+            connection.scope["user"] = _chatting(await self._key(connection, scope))
 
-    async def by_admin_key(self, connection: Connection) -> None:
-        """For what tells of all users."""
-        principal = await self.bearer(connection)
-        if principal.role is not AccountRole.ADMIN:
-            raise Forbidden("This needs an administrator's key.")
+    async def by_figures_key(self, connection: Connection) -> None:
+        """For what is counted over all users."""
+        principal = await self._key(connection, KeyScope.FIGURES)
+        if not principal.sees_figures:
+            raise Forbidden("This needs an administrator's or an auditor's key.")
         connection.scope["user"] = principal
 
     async def own_page(self, connection: Connection) -> None:
@@ -142,21 +163,34 @@ class Gate:
     # ------------------------------------------------------------ who
 
     async def browser(self, connection: Connection) -> Principal:
-        """The login behind the cookie. Raises `Unauthenticated`, `Forbidden`, `InvalidRequest`."""
-        if connection.scope["type"] == ScopeType.WEBSOCKET and not self.hosts.owns(
-            connection.headers.get("origin")
-        ):
+        """The member behind a page's socket.
+
+        Raises `Unauthenticated`, `Forbidden`, `InvalidRequest`.
+        """
+        if not self.hosts.owns(connection.headers.get("origin")):
             raise Forbidden("This socket is for Keepwarm's own page only.", code="origin")
+        return _chatting(await self._signed_in(connection))
+
+    async def bearer(self, connection: Connection) -> Principal:
+        """The member behind a program's socket.
+
+        Raises `Unauthenticated`, `Forbidden`, `InvalidRequest`.
+        """
+        return _chatting(await self._key(connection, KeyScope.WRITE))
+
+    async def _signed_in(self, connection: Connection) -> Principal:
         token = connection.cookies.get(self.session_cookie)
         if token is None:
             raise Unauthenticated("Sign in first.")
         self._refuse_both(connection)
-        return await self._accounts.resolve(token)
+        return await self._logins.resolve(token)
 
-    async def bearer(self, connection: Connection) -> Principal:
-        """The user behind the key. Raises `Unauthenticated`, `InvalidRequest`."""
+    async def _key(self, connection: Connection, scope: KeyScope) -> Principal:
         self._refuse_both(connection)
-        return await self._keys.resolve(bearer(connection.headers.get("authorization")))
+        principal = await self._keys.resolve(bearer(connection.headers.get("authorization")))
+        if scope not in principal.scopes:
+            raise Forbidden(f"This needs a key with the scope `{scope}`.", code="missing_scope")
+        return principal
 
     def _refuse_both(self, connection: Connection) -> None:
         if self.session_cookie in connection.cookies and "authorization" in connection.headers:

@@ -1,7 +1,7 @@
 """Is it alive, is it ready, what does it count: for orchestrators, for Prometheus, for the page.
 
 Live and ready are for anybody and tell nothing else. `/metrics` counts over all users, so it wants
-an administrator's key: a proxy on the same machine makes every stranger look like loopback.
+an administrator's or an auditor's key: a proxy on the same machine makes every stranger look like loopback.
 The names of its figures are in `metrics.py`.
 """
 
@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from app.db.base import Database
-from app.db.types import AccountRole
 from app.errors import Unavailable
 from app.people.accounts import Principal
 from app.routes.gate import Gate
@@ -36,7 +35,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`card` and `stats` are for administrators: they tell of all users together."""
+    """`card` and `stats` are for administrators and auditors: they tell of all users together."""
 
     model: str
     context_tokens: int
@@ -74,7 +73,7 @@ async def metrics(engine: NamedDependency[Engine], gate: NamedDependency[Gate]) 
 async def status(principal: NamedDependency[Principal], engine: NamedDependency[Engine]) -> Status:
     card = await engine.info()
     told = Status(model=card.name, context_tokens=card.context_tokens)
-    if principal.role is not AccountRole.ADMIN:
+    if not principal.sees_figures:
         return told
     return msgspec.structs.replace(told, card=card, stats=await engine.stats())
 

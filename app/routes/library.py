@@ -12,7 +12,7 @@ from app.chat.library import Access, Item, Library, Summary
 from app.chat.library import Text as Says
 from app.db.types import ItemKind, Visibility
 from app.errors import InvalidRequest
-from app.ids import DocumentId, ItemId
+from app.ids import DocumentId, GroupId, ItemId
 from app.people.accounts import Principal
 from engine.api import Message, Role
 
@@ -20,6 +20,7 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Instructions = Annotated[str, msgspec.Meta(min_length=1, max_length=100_000)]
 LongText = Annotated[str, msgspec.Meta(min_length=1, max_length=1_000_000)]
 Emails = Annotated[tuple[str, ...], msgspec.Meta(max_length=1000)]
+GroupIds = Annotated[tuple[GroupId, ...], msgspec.Meta(max_length=100)]
 Picked = Annotated[tuple[DocumentId, ...], msgspec.Meta(max_length=32)]
 
 
@@ -68,15 +69,17 @@ class DocumentText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class NewPersona(PersonaText, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`owner`: for oneself. An administrator publishes for `everybody`, or for `readers`."""
+    """`owner`: for oneself. An administrator publishes for `everybody`, or for those listed."""
 
     visibility: Visibility = Visibility.OWNER
     readers: Emails = ()
+    group_ids: GroupIds = ()
 
 
 class NewDocument(DocumentText, frozen=True, kw_only=True, forbid_unknown_fields=True):
     visibility: Visibility = Visibility.OWNER
     readers: Emails = ()
+    group_ids: GroupIds = ()
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,6 +87,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     visibility: Visibility | None = None
     readers: Emails = ()
+    group_ids: GroupIds = ()
     archived: bool | None = None
 
 
@@ -95,6 +99,7 @@ class PersonaView(msgspec.Struct, frozen=True, kw_only=True):
     examples: tuple[Example, ...]
     document_ids: tuple[DocumentId, ...]
     readers: tuple[str, ...]
+    group_ids: tuple[GroupId, ...]
 
 
 class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +108,7 @@ class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
     summary: Summary
     text: str
     readers: tuple[str, ...]
+    group_ids: tuple[GroupId, ...]
 
 
 @get("/personas")
@@ -120,7 +126,7 @@ async def create_persona(
     heads: NamedDependency[Heads],
 ) -> PersonaView:
     await heads.check_fits(ItemKind.PERSONA, data.says())
-    access = Access(visibility=data.visibility, readers=data.readers)
+    access = _access(data.visibility, data)
     made = await library.create(principal.user_id, ItemKind.PERSONA, data.says(), access)
     return _persona(made)
 
@@ -174,7 +180,7 @@ async def create_document(
     heads: NamedDependency[Heads],
 ) -> DocumentView:
     await heads.check_fits(ItemKind.DOCUMENT, data.says())
-    access = Access(visibility=data.visibility, readers=data.readers)
+    access = _access(data.visibility, data)
     made = await library.create(principal.user_id, ItemKind.DOCUMENT, data.says(), access)
     return _document(made)
 
@@ -218,12 +224,16 @@ async def _change(
 ) -> Item:
     kind, item_id = item[0], ItemId(item[1])
     if (change.visibility is None) is (change.archived is None):
-        raise InvalidRequest("Send `visibility` with its `readers`, or `archived`.")
+        raise InvalidRequest("Send `visibility` with who may read it, or `archived`.")
     if change.visibility is not None:
-        access = Access(visibility=change.visibility, readers=change.readers)
+        access = _access(change.visibility, change)
         return await library.set_access(principal.user_id, kind, item_id, access)
     archived = bool(change.archived)
     return await library.archive(principal.user_id, kind, item_id, archived=archived)
+
+
+def _access(visibility: Visibility, asked: NewPersona | NewDocument | Change) -> Access:
+    return Access(visibility=visibility, readers=asked.readers, group_ids=asked.group_ids)
 
 
 def _persona(item: Item) -> PersonaView:
@@ -234,11 +244,17 @@ def _persona(item: Item) -> PersonaView:
         examples=tuple(Example(user=asks.text, assistant=says.text) for asks, says in turns),
         document_ids=item.says.document_ids,
         readers=item.readers,
+        group_ids=item.group_ids,
     )
 
 
 def _document(item: Item) -> DocumentView:
-    return DocumentView(summary=item.summary, text=item.says.text, readers=item.readers)
+    return DocumentView(
+        summary=item.summary,
+        text=item.says.text,
+        readers=item.readers,
+        group_ids=item.group_ids,
+    )
 
 
 handlers = [

@@ -11,11 +11,12 @@ from app.routes import (
     conversations,
     health,
     library,
+    people,
     schema,
     static,
 )
 from app.routes import socket as browser
-from app.routes.gate import Gate, guard
+from app.routes.gate import Check, Gate, guard
 from app.routes.openai import (
     completions,
     responses,
@@ -38,13 +39,22 @@ SIGN_IN = [
 ]
 """`/api` for strangers: from our own page, and short."""
 
-PAGE = [
+ACCOUNT = [
     *account.handlers,
-    *conversations.handlers,
-    *library.handlers,
     *health.api_handlers,
 ]
 """`/api` for whoever is signed in, from our own page."""
+
+PAGE = [
+    *conversations.handlers,
+    *library.handlers,
+]
+"""`/api` for those of them who chat."""
+
+ADMIN = [
+    *people.handlers,
+]
+"""`/api` for administrators."""
 
 DIALECT = [
     *responses.handlers,
@@ -56,7 +66,7 @@ DIALECT = [
 OPERATIONS = [
     *health.admin_handlers,
 ]
-"""With an administrator's API key."""
+"""With the API key of who may see what is counted over all users."""
 
 
 def route_table(gate: Gate) -> list[Any]:
@@ -70,21 +80,27 @@ def route_table(gate: Gate) -> list[Any]:
             request_max_body_size=LARGEST_FORM,
             tags=["account"],
         ),
-        Router(
-            path="/api",
-            route_handlers=PAGE,
-            guards=[guard(gate.own_page), guard(gate.by_cookie)],
-            dependencies={"principal": Provide(_principal, sync_to_thread=False)},
-            security=[{"login": []}],
-        ),
+        _page(gate, gate.by_cookie, ACCOUNT),
+        _page(gate, gate.by_member, PAGE),
+        _page(gate, gate.by_admin, ADMIN),
         Router(
             path="/",
             route_handlers=DIALECT,
             guards=[guard(gate.by_key)],
             security=[{"key": []}],
         ),
-        Router(path="/", route_handlers=OPERATIONS, guards=[guard(gate.by_admin_key)]),
+        Router(path="/", route_handlers=OPERATIONS, guards=[guard(gate.by_figures_key)]),
     ]
+
+
+def _page(gate: Gate, who: Check, handlers: list[Any]) -> Router:
+    return Router(
+        path="/api",
+        route_handlers=handlers,
+        guards=[guard(gate.own_page), guard(who)],
+        dependencies={"principal": Provide(_principal, sync_to_thread=False)},
+        security=[{"login": []}],
+    )
 
 
 def _principal(request: Request[Principal, Any, Any]) -> Principal:

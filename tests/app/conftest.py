@@ -1,11 +1,19 @@
-"""What several tests of the app watch."""
+"""What several tests of the app watch and use."""
 
 from collections.abc import Iterator
 
 import pytest
 from structlog.testing import capture_logs
 
+from app.db.base import Database
+from app.people.accounts import Accounts
+from app.people.groups import Groups
+from app.people.invitations import Invitations
+from app.people.keys import Keys
+from app.people.logins import Logins
+from app.people.throttle import Throttle
 from tests.kit.peers import Log
+from tests.kit.people import Clock, quick_passwords
 
 
 @pytest.fixture
@@ -13,3 +21,33 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[Log]:
     """Everything that the server logs meanwhile."""
     with capture_logs() as entries:
         yield Log(entries, caplog)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def accounts(db: Database, clock: Clock) -> Accounts:
+    return Accounts(db, passwords=quick_passwords(), now=clock)
+
+
+@pytest.fixture
+def logins(db: Database, accounts: Accounts, clock: Clock) -> Logins:
+    return Logins(db, accounts, throttle=Throttle(clock.seconds))
+
+
+@pytest.fixture
+def invitations(db: Database, accounts: Accounts) -> Invitations:
+    return Invitations(db, accounts)
+
+
+@pytest.fixture
+def groups(db: Database) -> Groups:
+    return Groups(db)
+
+
+@pytest.fixture
+def keys(db: Database, accounts: Accounts) -> Keys:
+    return Keys(db, accounts)

@@ -37,7 +37,7 @@ def sent(response: httpx.Response) -> dict[str, Any]:
 
 def test_the_routes_that_ask_for_no_credential_are_few_and_known(tmp_path):
     app = create_app(Settings(data_dir=tmp_path), EchoEngine())
-    asking = {"by_cookie", "by_key", "by_admin_key"}
+    asking = {"by_cookie", "by_member", "by_admin", "by_key", "by_figures_key"}
     public = {
         (method, route.path)
         for route in app.routes

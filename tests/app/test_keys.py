@@ -4,34 +4,18 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from argon2 import PasswordHasher
 from sqlalchemy import func, select
 
 from app.db.base import Database
 from app.db.models import ApiKey, User
-from app.db.types import AccountRole, utc_now
+from app.db.types import AccountRole, KeyScope
 from app.errors import InvalidRequest, NotFound, Unauthenticated
-from app.ids import UserId
 from app.people.accounts import Accounts
+from app.people.invitations import Invitations
 from app.people.keys import Keys, bearer
-from app.people.passwords import Passwords
+from tests.kit.people import Clock, make_ada
 
 OWN = "a key that an operator made up"
-
-
-@pytest.fixture
-def accounts(db: Database) -> Accounts:
-    quick = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
-    return Accounts(db, passwords=Passwords(quick))
-
-
-@pytest.fixture
-def keys(db: Database, accounts: Accounts) -> Keys:
-    return Keys(db, accounts.revocations)
-
-
-async def make_ada(accounts: Accounts) -> UserId:
-    return await accounts.create_user("ada@example.org", "Ada", "a long password")
 
 
 async def test_a_key_is_shown_once_and_stands_for_its_owner(
@@ -68,15 +52,15 @@ async def test_a_list_shows_when_a_key_was_used_and_leaves_out_the_revoked(
     assert view.last_used_at is not None
 
 
-async def test_being_used_is_written_at_most_once_a_minute(accounts: Accounts, db: Database):
+async def test_being_used_is_written_at_most_once_a_minute(
+    accounts: Accounts, keys: Keys, clock: Clock
+):
     user_id = await make_ada(accounts)
-    now = utc_now()
-    keys = Keys(db, accounts.revocations, now=lambda: now)
     key = (await keys.create(user_id, "laptop")).key
 
     seen = []
     for _ in range(4):
-        now += timedelta(seconds=40)
+        clock.now += timedelta(seconds=40)
         await keys.resolve(key)
         seen.append((await keys.list(user_id))[0].last_used_at)
 
@@ -108,10 +92,13 @@ async def test_nobody_revokes_the_key_of_another(accounts: Accounts, keys: Keys)
     await keys.resolve(new.key)
 
 
-async def test_keys_end_with_their_time_and_with_their_owner(accounts: Accounts, keys: Keys):
+async def test_keys_end_with_their_time_and_with_their_owner(
+    accounts: Accounts, keys: Keys, clock: Clock
+):
     user_id = await make_ada(accounts)
-    old = await keys.create(user_id, "old", expires_at=utc_now() - timedelta(seconds=1))
-    new = await keys.create(user_id, "new", expires_at=utc_now() + timedelta(days=1))
+    old = await keys.create(user_id, "old", lifetime=timedelta(hours=1))
+    new = await keys.create(user_id, "new", lifetime=timedelta(days=1))
+    clock.now += timedelta(hours=1)
 
     with pytest.raises(Unauthenticated):
         await keys.resolve(old.key)
@@ -119,6 +106,20 @@ async def test_keys_end_with_their_time_and_with_their_owner(accounts: Accounts,
     await accounts.disable(user_id)
     with pytest.raises(Unauthenticated):
         await keys.resolve(new.key)
+
+
+async def test_a_key_is_for_what_it_was_made_for(accounts: Accounts, keys: Keys):
+    user_id = await make_ada(accounts)
+
+    reads = await keys.create(user_id, "reads", scopes=[KeyScope.FIGURES, KeyScope.READ] * 2)
+    does_all = await keys.create(user_id, "does all")
+    with pytest.raises(InvalidRequest) as refused:
+        await keys.create(user_id, "nothing", scopes=[])
+
+    assert refused.value.field == "scopes"
+    assert reads.view.scopes == (KeyScope.READ, KeyScope.FIGURES)
+    assert (await keys.resolve(reads.key)).scopes == reads.view.scopes
+    assert (await keys.resolve(does_all.key)).scopes == tuple(KeyScope)
 
 
 @pytest.mark.parametrize("plain", ["", "sk-kw-", "sk-kw-" + "a" * 43, "\x00", "ключ"])
@@ -135,8 +136,8 @@ async def test_a_key_needs_a_name(accounts: Accounts, keys: Keys, name: str):
         await keys.create(user_id, name)
 
 
-async def test_the_settings_key_belongs_to_the_first_admin(accounts: Accounts, keys: Keys):
-    admin_id = await accounts.ensure_admin("root@example.org", "a long password")
+async def test_the_settings_key_belongs_to_the_first_admin(keys: Keys, invitations: Invitations):
+    admin_id = await invitations.ensure_admin("root@example.org", "a long password")
 
     await keys.ensure_key(OWN)
     await keys.ensure_key(OWN)
@@ -146,11 +147,13 @@ async def test_the_settings_key_belongs_to_the_first_admin(accounts: Accounts, k
     assert view.prefix == OWN[:4]
 
 
-async def test_the_settings_key_leaves_the_first_admins_link_open(accounts: Accounts, keys: Keys):
+async def test_the_settings_key_leaves_the_first_admins_link_open(
+    keys: Keys, invitations: Invitations
+):
     await keys.ensure_key(OWN)
 
     assert (await keys.resolve(OWN)).role is AccountRole.MEMBER
-    assert await accounts.first_admin_link() is not None
+    assert await invitations.first_admin_link() is not None
 
 
 async def test_servers_that_start_at_once_make_one_key(db: Database, keys: Keys):

@@ -1,7 +1,6 @@
 """Who may still be in, when another process says otherwise; on both databases."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -12,38 +11,33 @@ from app.db.models import ApiKey, Login, User
 from app.db.types import AccountRole, utc_now
 from app.people.accounts import Accounts, Principal
 from app.people.keys import Keys
-from app.people.passwords import Passwords
+from app.people.logins import Logins
 from app.people.rights import Rights, Standing
-from tests.app.test_accounts import QUICK, WHERE, make_ada
+from tests.kit.people import ADA, PASSWORD, WHERE, make_ada, quick_passwords
 
 
 @pytest.fixture
 def accounts(db: Database) -> Accounts:
-    return Accounts(db, passwords=Passwords(QUICK))
-
-
-@pytest.fixture
-def keys(db: Database, accounts: Accounts) -> Keys:
-    return Keys(db, accounts.revocations)
+    return Accounts(db, passwords=quick_passwords())
 
 
 @pytest.fixture
 def elsewhere(db: Database) -> Accounts:
     """Another process's view of the same people."""
-    return Accounts(db, passwords=Passwords(QUICK))
+    return Accounts(db, passwords=quick_passwords())
 
 
 @pytest.fixture
-async def rights(accounts: Accounts, keys: Keys) -> Rights:
-    rights = Rights(accounts, keys)
+async def rights(accounts: Accounts, logins: Logins, keys: Keys) -> Rights:
+    rights = Rights(accounts.revocations, logins, keys)
     await rights.look()
     return rights
 
 
 @pytest.fixture
-async def by_login(accounts: Accounts) -> AsyncIterator[Principal]:
+async def by_login(accounts: Accounts, logins: Logins) -> Principal:
     await make_ada(accounts)
-    yield (await accounts.login("ada@example.org", "a long password", **WHERE)).principal
+    return (await logins.login(ADA, PASSWORD, **WHERE)).principal
 
 
 @pytest.fixture
@@ -125,18 +119,16 @@ async def test_a_role_that_was_found_anew_is_trusted(
 
 
 async def test_without_a_recent_look_nobody_is_sure(
-    accounts: Accounts, keys: Keys, by_login: Principal
+    accounts: Accounts, logins: Logins, keys: Keys, by_login: Principal
 ):
-    rights = Rights(accounts, keys)
+    rights = Rights(accounts.revocations, logins, keys)
     standing = Standing(by_login)
     with rights.watching(standing):
         assert not rights.are_sure(standing)
 
 
-async def test_looks_go_on_by_themselves(
-    accounts: Accounts, elsewhere: Accounts, keys: Keys, by_login: Principal
-):
-    rights, standing = Rights(accounts, keys), Standing(by_login)
+async def test_looks_go_on_by_themselves(rights: Rights, elsewhere: Accounts, by_login: Principal):
+    standing = Standing(by_login)
     async with rights.running():
         with rights.watching(standing):
             await elsewhere.disable(by_login.user_id)

@@ -1,0 +1,89 @@
+"""Users who left, or were shut out: their turns are stopped, and who left is forgotten (law 7).
+
+Whoever removes an account, a route here or a command beside the server, writes a row with it. While
+that row is there, whatever memory and the engine still have of the user is forgotten; a crash, or an
+engine that is away, only delays it. The row goes when nothing that came in before the removal can
+still be on its way.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select
+
+from app.chat.supervisor import Supervisor
+from app.db.base import Database
+from app.db.models import Departure, User
+from app.db.types import utc_now
+from app.ids import UserId
+from engine.errors import EngineError
+
+LOG = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+SETTLED = timedelta(minutes=1)
+"""Longer than a request that was let in takes to begin its turn."""
+
+
+class Departures:
+    """One per server."""
+
+    def __init__(
+        self, db: Database, supervisor: Supervisor, now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self._db = db
+        self._supervisor = supervisor
+        self._now = now
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Enter and leave it in one task, while the supervisor runs."""
+        looking = asyncio.create_task(self._keep_looking())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.wait((looking,))
+
+    async def look(self) -> None:
+        """Stop what runs for who may not be here, and forget who left.
+
+        Raises what the database raises.
+        """
+        async with self._db.read() as session:
+            left = list(await session.scalars(select(Departure)))
+        over = [one.user_id for one in left if await self._forget(one)]
+        if over:
+            async with self._db.begin() as session:
+                await session.execute(delete(Departure).where(Departure.user_id.in_(over)))
+        for user_id in await self._shut_out():
+            await self._supervisor.stop_user(user_id)
+
+    async def _forget(self, departure: Departure) -> bool:
+        """Whether that was the last time."""
+        try:
+            await self._supervisor.forget_user(departure.user_id)
+        except EngineError as error:
+            LOG.warning("%s cannot be forgotten yet: %s", departure.user_id, error)
+            return False
+        return self._now() - departure.left_at >= SETTLED
+
+    async def _shut_out(self) -> set[UserId]:
+        """Those for whom something runs, and who are disabled or no more."""
+        busy = self._supervisor.busy_users()
+        if not busy:
+            return set()
+        query = select(User.id).where(User.id.in_(busy), User.disabled_at.is_(None))
+        async with self._db.read() as session:
+            return busy - set(await session.scalars(query))
+
+    async def _keep_looking(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception:  # the database may be back at the next look
+                LOG.exception("it could not be looked up who has left")
+            await asyncio.sleep(LOOK_S)

@@ -1,0 +1,222 @@
+"""Logins: who is signed in, on which device, and until when.
+
+A login is an opaque token in a cookie and a row here, so that it can be listed and ended. Guessing a
+password has to wait longer each time, at the door and where it is asked for again.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+from sqlalchemy import ColumnElement, delete, select, update
+
+from app.db.base import Database
+from app.db.models import Login, User
+from app.db.types import AccountRole
+from app.errors import Forbidden, NotFound, Unauthenticated
+from app.ids import LoginId, new_login_id
+from app.people.accounts import (
+    LONGEST_EMAIL,
+    Accounts,
+    Principal,
+    by_email,
+    digest,
+    new_secret,
+    spelled,
+)
+from app.people.throttle import Claim, Throttle
+
+IDLE = timedelta(days=14)
+"""A login that is not used for so long ends."""
+ABSOLUTE = timedelta(days=90)
+"""A login ends after so long, however busy."""
+_TOUCH = timedelta(minutes=5)
+"""Being seen is written down at most this often."""
+
+
+class SignedIn(msgspec.Struct, frozen=True, kw_only=True):
+    """The token goes into the cookie and is never seen again."""
+
+    token: str
+    principal: Principal
+
+
+class LoginView(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_this_one`: by which its owner looks at it."""
+
+    id: LoginId
+    user_agent: str
+    created_at: float
+    last_seen_at: float
+    expires_at: float
+    is_this_one: bool
+
+
+class Logins:
+    def __init__(
+        self, db: Database, accounts: Accounts, *, throttle: Throttle | None = None
+    ) -> None:
+        self._db = db
+        self._passwords = accounts.passwords
+        self._revocations = accounts.revocations
+        self._now = accounts.now
+        self._throttle = throttle or Throttle()
+
+    async def login(self, email: str, password: str, *, user_agent: str, address: str) -> SignedIn:
+        """Raises `Unauthenticated`, the same whoever it is, or `TooMany` with a time to wait."""
+        account = spelled(email)[:LONGEST_EMAIL]
+        pair = Claim(key=(account, address), free=5)
+        wider = Claim(key=address, free=30), Claim(key=account, free=100)
+        self._throttle.attempt(pair, *wider)
+        async with self._db.read() as session:
+            user = await by_email(session, email)
+        matches = await self._passwords.verify(user.password_hash if user else None, password)
+        if user is None or not matches or user.disabled_at is not None:
+            raise Unauthenticated("The address or the password is wrong.", code="bad_credentials")
+        self._throttle.forget(pair)
+        self._throttle.forgive(*wider)
+        return await self._open(user, password, user_agent)
+
+    async def resolve(self, token: str) -> Principal:
+        """Whose login this is; being used keeps it alive. Raises `Unauthenticated`."""
+        now = self._now()
+        async with self._db.read() as session:
+            query = (
+                select(Login, User.role)
+                .join(User, User.id == Login.user_id)
+                .where(Login.token_digest == digest(token), *_alive(now))
+            )
+            row = (await session.execute(query)).one_or_none()
+        if row is None:
+            raise Unauthenticated("You are not signed in.")
+        login, role = row
+        if now - login.last_seen_at >= _TOUCH:
+            await self._touch(login, now)
+        return _principal(login, role)
+
+    async def roles(self, login_ids: Sequence[LoginId]) -> dict[str, AccountRole]:
+        """The roles behind those of the logins that still let somebody in."""
+        query = (
+            select(Login.id, User.role)
+            .join(User, User.id == Login.user_id)
+            .where(Login.id.in_(login_ids), *_alive(self._now()))
+        )
+        async with self._db.read() as session:
+            return {str(id_): role for id_, role in await session.execute(query)}
+
+    async def list(self, principal: Principal) -> list[LoginView]:
+        """The user's own that still let them in, what was used last first."""
+        query = select(Login).where(
+            Login.user_id == principal.user_id, Login.expires_at > self._now()
+        )
+        async with self._db.read() as session:
+            found = await session.scalars(query.order_by(Login.last_seen_at.desc(), Login.id))
+            return [_view(login, principal) for login in found]
+
+    async def logout(self, principal: Principal) -> None:
+        async with self._db.begin() as session:
+            await session.execute(delete(Login).where(Login.id == principal.credential_id))
+        self._revocations.revoke(principal.credential_id)
+
+    async def end(self, principal: Principal, login_id: LoginId) -> None:
+        """Sign one of the user's devices out. Raises `NotFound` for what is not theirs."""
+        query = delete(Login).where(Login.user_id == principal.user_id, Login.id == login_id)
+        async with self._db.begin() as session:
+            if await session.scalar(query.returning(Login.id)) is None:
+                raise NotFound("There is no such login.", field="login_id")
+        self._revocations.revoke(login_id)
+
+    async def end_others(self, principal: Principal) -> None:
+        """Sign the user out wherever else they are."""
+        query = delete(Login).where(
+            Login.user_id == principal.user_id, Login.id != principal.credential_id
+        )
+        async with self._db.begin() as session:
+            ended = list(await session.scalars(query.returning(Login.id)))
+        for login_id in ended:
+            self._revocations.revoke(login_id)
+
+    async def confirm(self, principal: Principal, password: str) -> str:
+        """Ask for the password again; its hash. Raises `Forbidden`, or `TooMany` with a wait."""
+        claim = Claim(key=principal.user_id, free=5)
+        self._throttle.attempt(claim)
+        async with self._db.read() as session:
+            user = await session.get(User, principal.user_id)
+        encoded = user.password_hash if user else None
+        if encoded is None or not await self._passwords.verify(encoded, password):
+            raise Forbidden(
+                "The password is wrong.", code="wrong_password", field="current_password"
+            )
+        self._throttle.forget(claim)
+        return encoded
+
+    async def change_password(self, principal: Principal, password: str, wanted: str) -> None:
+        """Also signs the user out wherever else they are; their keys stay.
+
+        Raises `Forbidden`, `TooMany` and `InvalidRequest`.
+        """
+        before = await self.confirm(principal, password)
+        encoded = await self._passwords.hash(wanted)
+        query = update(User).where(User.id == principal.user_id, User.password_hash == before)
+        others = Login.user_id == principal.user_id, Login.id != principal.credential_id
+        async with self._db.begin() as session:
+            changed = query.values(password_hash=encoded).returning(User.id)
+            if await session.scalar(changed) is None:
+                raise Forbidden("The password changed meanwhile.", code="wrong_password")
+            await session.execute(delete(Login).where(*others))
+        self._revocations.revoke(principal.user_id)
+
+    async def _open(self, user: User, password: str, user_agent: str) -> SignedIn:
+        token, now = new_secret(), self._now()
+        login = Login(
+            id=new_login_id(),
+            user_id=user.id,
+            token_digest=digest(token),
+            user_agent=user_agent.replace("\x00", "")[:400],
+            created_at=now,
+            last_seen_at=now,
+            expires_at=now + IDLE,
+        )
+        encoded = user.password_hash
+        if self._passwords.is_outdated(encoded):
+            encoded = await self._passwords.hash(password)
+        async with self._db.begin() as session:
+            # The password that was checked must still be the account's, or its owner changed it.
+            query = (
+                update(User)
+                .where(User.id == user.id, User.password_hash == user.password_hash)
+                .where(User.disabled_at.is_(None))
+                .values(password_hash=encoded)
+                .returning(User.role)
+            )
+            role = await session.scalar(query)
+            if role is None:
+                raise Unauthenticated("The account changed; try again.", code="bad_credentials")
+            await session.execute(delete(Login).where(Login.expires_at <= now))
+            session.add(login)
+        return SignedIn(token=token, principal=_principal(login, role))
+
+    async def _touch(self, login: Login, now: datetime) -> None:
+        expires_at = min(now + IDLE, login.created_at + ABSOLUTE)
+        async with self._db.begin() as session:
+            query = update(Login).where(Login.id == login.id)
+            await session.execute(query.values(last_seen_at=now, expires_at=expires_at))
+
+
+def _alive(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return Login.expires_at > now, User.disabled_at.is_(None)
+
+
+def _principal(login: Login, role: AccountRole) -> Principal:
+    return Principal(user_id=login.user_id, role=role, via="login", credential_id=login.id)
+
+
+def _view(login: Login, principal: Principal) -> LoginView:
+    return LoginView(
+        id=login.id,
+        user_agent=login.user_agent,
+        created_at=login.created_at.timestamp(),
+        last_seen_at=login.last_seen_at.timestamp(),
+        expires_at=login.expires_at.timestamp(),
+        is_this_one=login.id == principal.credential_id,
+    )
