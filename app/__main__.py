@@ -1,4 +1,4 @@
-"""The commands: serve, chat, admin (user, key), migrate, doctor.
+"""The commands: serve, chat, admin (user, key), migrate, backup, restore, doctor.
 
 Each reads the settings once, does one thing and speaks plainly. What a user can mend is told in
 words and ends with status 1 or 2; a stack trace here is a fault of ours. Each imports what it needs
@@ -13,6 +13,7 @@ import os
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -150,15 +151,42 @@ def chat(url: str | None, key: str) -> None:
 
 @main.command()
 def migrate() -> None:
-    """Bring the database to this version; a SQLite file is copied first."""
+    """Bring the database to this version, as `serve` does; what it holds is written to a file first."""
     from app.db import revisions
 
     async def work() -> None:
-        done = await revisions.migrate(settings().database_url)
-        if done.backup is not None:
-            click.echo(f"The database as it was: {done.backup}")
-        is_new = done.before != done.after
-        click.echo(f"The database is {'now' if is_new else 'already'} at revision {done.after}.")
+        found = settings()
+        done = await revisions.migrate(found.database_url, found.data_dir)
+        click.echo(done.words)
+
+    run(work())
+
+
+FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@main.command()
+@FILE
+def backup(file: Path) -> None:
+    """Write the whole database to FILE, which must be new; a server may be serving it."""
+    from app.db import revisions
+
+    async def work() -> None:
+        saved = await revisions.save(settings().database_url, file)
+        click.echo(f"{saved.rows} rows of revision {saved.revision} are in {file}.")
+
+    run(work())
+
+
+@main.command()
+@FILE
+def restore(file: Path) -> None:
+    """Fill a new or empty database, SQLite or PostgreSQL, from a backup of either."""
+    from app.db import revisions
+
+    async def work() -> None:
+        saved = await revisions.restore(settings().database_url, file)
+        click.echo(f"{saved.rows} rows are restored. The server can be started.")
 
     run(work())
 

@@ -170,7 +170,7 @@ def launches(memory: Memory, *settings: str) -> Iterator[Launch]:
 def keepwarm(name: str, memory: Memory, model: Path, settings: str) -> Launch:
     folder, port = new_folder(), free_port()
     given = dict(one.split("=", 1) for one in settings.split(",") if one)
-    run_command(folder, "migrate", port=port)
+    run_command(folder, "migrate")
     memory_bytes = memory.tokens * _token_bytes(model)
     environment = server_environment(
         folder, port, **{"KEEPWARM_KV_MEMORY": str(memory_bytes), **given}

@@ -1,13 +1,11 @@
-"""At which revision a database is, and how it gets to the newest.
+"""At which revision a database is, how it gets to the newest, and how it gets into a file and back.
 
 The migrations are `migrations/` in a checkout and `app/migrations` in an installed package. An
-upgrade is one transaction behind one lock, so two processes at once end as one; a SQLite file that
-already holds data is copied first. Nothing here knows what a migration says.
+upgrade is one transaction behind one lock, so two processes at once end as one; what holds data
+already is written to a file first. Nothing here knows what a migration says.
 """
 
-import asyncio
 import contextlib
-import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -17,10 +15,13 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
+from app.db import backup
 from app.db.base import Database, database_url, serialise, sqlite_file
-from app.errors import AppError
+from app.errors import AppError, NotFound
 
 _APP = Path(__file__).resolve().parents[1]
+_MIGRATIONS = "migrations"
+"""The lock's name: one process at a time changes what tables there are."""
 
 
 class WrongRevision(AppError):
@@ -30,30 +31,87 @@ class WrongRevision(AppError):
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """What `migrate` did: `before` None is a new database, `backup` the copy made of an old one."""
+    """What `migrate` did: `before` None is a new database, `backup` the file made of an old one."""
 
     before: str | None
     after: str
     backup: Path | None
 
+    @property
+    def words(self) -> str:
+        kept = f"The database as it was: {self.backup}\n" if self.backup else ""
+        now = "already" if self.before == self.after else "now"
+        return f"{kept}The database is {now} at revision {self.after}."
 
-async def migrate(url: str) -> Migrated:
-    """Bring the database to the newest revision; nothing happens to one that is there already."""
-    path = sqlite_file(database_url(url))
-    if path is not None:
-        # Conversations are in there: no other user of the machine may read them.
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written to a file, or read from one."""
+
+    revision: str
+    rows: int
+
+
+async def migrate(url: str, folder: Path | None = None) -> Migrated:
+    """Bring the database to the newest revision; nothing happens to one that is there already.
+
+    What it holds is written to a file in `folder` first: by default where a SQLite file lies, and
+    for another database where the process runs.
+    """
+    _make_folder(url)
     async with contextlib.aclosing(Database(url)) as db, db.begin() as session:
-        await serialise(session, "migrations")
+        await serialise(session, _MIGRATIONS)
         connection = await session.connection()
         before = await connection.run_sync(_revision)
         _refuse_unknown(before)
-        backup = None
-        if path is not None and before not in (None, _head()):
-            backup = path.with_name(f"{path.name}.{before}.backup")
-            await asyncio.to_thread(_copy, path, backup)
+        made = None
+        if before not in (None, _head()):
+            file = sqlite_file(db.url)
+            kept_in = folder or (file.parent if file else Path())
+            kept_in.mkdir(mode=0o700, parents=True, exist_ok=True)
+            made = kept_in / f"keepwarm.{before}.backup"
+            async with db.read() as look:  # one moment, while the lock is held
+                await (await look.connection()).run_sync(_replace_backup, before, made)
         await connection.run_sync(_upgrade)
-        return Migrated(before=before, after=_head(), backup=backup)
+        return Migrated(before=before, after=_head(), backup=made)
+
+
+async def save(url: str, path: Path) -> Saved:
+    """Write all of one moment to a new file, also while the database is in use.
+
+    Raises `AppError` where there is no database, or a file already.
+    """
+    file = sqlite_file(database_url(url))
+    if file is not None and not file.exists():
+        raise NotFound(f"There is no database {_shown(url)}.")
+    async with contextlib.aclosing(Database(url)) as db, db.read() as session:
+        connection = await session.connection()
+        revision = await connection.run_sync(_revision)
+        if revision is None:
+            raise NotFound(f"The database {_shown(url)} has no tables yet.")
+        rows = await connection.run_sync(backup.write, revision, path)
+        return Saved(revision=revision, rows=rows)
+
+
+async def restore(url: str, path: Path) -> Saved:
+    """Fill a database that has no tables from a file, and bring it to the newest revision.
+
+    Raises `AppError` where there are tables, and `BadBackup`; then nothing has changed.
+    """
+    revision = backup.heading_of(path).revision
+    _refuse_unknown(revision)
+    _make_folder(url)
+    async with contextlib.aclosing(Database(url)) as db, db.begin() as session:
+        await serialise(session, _MIGRATIONS)
+        connection = await session.connection()
+        if not await connection.run_sync(backup.is_empty):
+            raise AppError(
+                f"The database {_shown(url)} holds tables already, and nothing is written over. "
+                "Stop the server and move the file away, or name an empty database."
+            )
+        await connection.run_sync(_upgrade, revision)
+        rows = await connection.run_sync(backup.fill, path)
+        await connection.run_sync(_upgrade)
+        return Saved(revision=revision, rows=rows)
 
 
 async def check_revision(url: str) -> None:
@@ -99,21 +157,26 @@ def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _upgrade(connection: Connection) -> None:
+def _upgrade(connection: Connection, revision: str = "head") -> None:
     config = alembic_config()
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
 
 
-def _copy(path: Path, backup: Path) -> None:
-    """A whole copy, while the migration's transaction keeps every other writer out."""
-    backup.unlink(missing_ok=True)
-    backup.touch(mode=0o600)
-    with (
-        contextlib.closing(sqlite3.connect(path)) as source,
-        contextlib.closing(sqlite3.connect(backup)) as target,
-    ):
-        source.backup(target)
+def _replace_backup(connection: Connection, revision: str, path: Path) -> None:
+    """A migration that fails is tried again at every start: one file for all of them."""
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    backup.write(connection, revision, part)
+    part.replace(path)
+    backup.sync_folder(path.parent)
+
+
+def _make_folder(url: str) -> None:
+    file = sqlite_file(database_url(url))
+    if file is not None:
+        # Conversations are in there: no other user of the machine may read them.
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _shown(url: str) -> str:

@@ -1,8 +1,6 @@
 """The commands as a user types them: what they do, and how they say what is wrong."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -10,36 +8,8 @@ import pytest
 
 from app.settings import SETTINGS
 from tests.kit.model import with_template
-from tests.kit.server import (
-    ROOT,
-    free_port,
-    new_folder,
-    run_command,
-    server_environment,
-    start_server,
-)
+from tests.kit.server import complaint, keepwarm, new_folder, run_command, start_server
 from tests.kit.templates import ADDS_AN_EMPTY_THOUGHT, DATED, MARKS_EARLIER_QUESTIONS
-
-
-def keepwarm(folder: Path, *words: str, **settings: str) -> "subprocess.CompletedProcess[str]":
-    """One command; its status and everything it said."""
-    return subprocess.run(
-        [sys.executable, "-m", "app", *words],
-        cwd=ROOT,
-        env=server_environment(folder, free_port(), **settings),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-
-
-def complaint(folder: Path, *words: str, **settings: str) -> str:
-    """What a command says that cannot do its work: plain words, no stack trace."""
-    done = keepwarm(folder, *words, **settings)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stdout
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

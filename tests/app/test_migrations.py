@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import shutil
-import sqlite3
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from app.db import revisions
 from app.db.base import Database
 from app.db.models import Base, Conversation
-from app.db.revisions import WrongRevision, check_revision, migrate
+from app.db.revisions import WrongRevision, check_revision, migrate, restore
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 MIGRATE = (
@@ -85,27 +84,39 @@ def alembic_head() -> str | None:
     return ScriptDirectory.from_config(revisions.alembic_config()).get_current_head()
 
 
-async def test_a_file_that_holds_data_is_copied_before_it_is_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_what_holds_data_is_written_to_a_file_before_it_is_changed(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    url = f"sqlite:///{tmp_path}/keepwarm.db"
-    before = (await migrate(url)).after
-    with contextlib.closing(sqlite3.connect(tmp_path / "keepwarm.db")) as file, file:
-        file.execute("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', '', NULL)")
+    before = (await migrate(database_url)).after
+    add_user = text("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', :now, NULL)")
+    async with contextlib.aclosing(Database(database_url)) as db, db.begin() as session:
+        await session.execute(add_user, {"now": datetime(2026, 1, 1, tzinfo=UTC)})
+    with monkeypatch.context() as patch:
+        add_migration(tmp_path / "broken", patch, "op.drop_table('no_such_table')")
+        with pytest.raises(DBAPIError):
+            await migrate(database_url, tmp_path)
 
-    add_migration(tmp_path / "next", monkeypatch, "op.drop_table('invitations')")
-    with pytest.raises(WrongRevision, match=f"at revision {before}.*keepwarm migrate"):
-        await check_revision(url)
-    done = await migrate(url)
-    await check_revision(url)
+    with monkeypatch.context() as patch:
+        add_migration(tmp_path / "next", patch, "op.drop_table('invitations')")
+        with pytest.raises(WrongRevision, match=f"at revision {before}.*keepwarm migrate"):
+            await check_revision(database_url)
+        done = await migrate(database_url, tmp_path)
+        await check_revision(database_url)
 
     assert (done.before, done.after) == (before, "9000")
     assert done.backup is not None
+    assert backups(tmp_path) == [done.backup], "a start that fails and is repeated fills no disk"
     assert done.backup.stat().st_mode & 0o777 == 0o600
-    with contextlib.closing(sqlite3.connect(done.backup)) as copy:
-        assert copy.execute("SELECT email FROM users").fetchall() == [("a@b",)]
-        assert copy.execute("SELECT count(*) FROM invitations").fetchall() == [(0,)]
-        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [(before,)]
+    copy = f"sqlite:///{tmp_path}/copy/keepwarm.db"
+    await restore(copy, done.backup)
+    async with contextlib.aclosing(Database(copy)) as db, db.read() as session:
+        assert (await session.execute(text("SELECT email FROM users"))).all() == [("a@b",)]
+        assert await session.scalar(text("SELECT count(*) FROM invitations")) == 0
+        assert await session.scalar(text("SELECT version_num FROM alembic_version")) == before
+
+
+def backups(folder: Path) -> list[Path]:
+    return list(folder.glob("*.backup*"))
 
 
 async def test_a_migration_happens_whole_or_not_at_all(
@@ -124,7 +135,7 @@ async def test_a_migration_happens_whole_or_not_at_all(
 
 
 async def test_a_conversation_from_before_the_library_is_under_the_first_version(
-    database_url: str,
+    database_url: str, tmp_path: Path
 ):
     def upgrade(connection: Connection) -> None:
         config = revisions.alembic_config()
@@ -142,7 +153,7 @@ async def test_a_conversation_from_before_the_library_is_under_the_first_version
         await session.execute(user, now)
         for name, persona_id in (("conv_1", "persona_default"), ("conv_2", None)):
             await session.execute(conversation, {"id": name, "persona_id": persona_id, **now})
-    await migrate(database_url)
+    await migrate(database_url, tmp_path)
     async with contextlib.aclosing(Database(database_url)) as db, db.read() as session:
         found = list(await session.scalars(select(Conversation).order_by(Conversation.id)))
 

@@ -125,17 +125,30 @@ def new_folder() -> Path:
     return folder
 
 
-def run_command(folder: Path, *words: str, port: int = 8000, **settings: str) -> str:
-    """One `keepwarm` command on a server's folder; its output, and its errors when it fails."""
-    done = subprocess.run(
+def keepwarm(folder: Path, *words: str, **settings: str) -> "subprocess.CompletedProcess[str]":
+    """One command; its status and everything it said."""
+    return subprocess.run(
         [sys.executable, "-m", "app", *words],
         cwd=ROOT,
-        env=server_environment(folder, port, **settings),
+        env=server_environment(folder, free_port(), **settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
+
+
+def complaint(folder: Path, *words: str, **settings: str) -> str:
+    """What a command says that cannot do its work: plain words, no stack trace."""
+    done = keepwarm(folder, *words, **settings)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout
+    return done.stdout
+
+
+def run_command(folder: Path, *words: str, **settings: str) -> str:
+    """One `keepwarm` command on a server's folder; its output, and its errors when it fails."""
+    done = keepwarm(folder, *words, **settings)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -148,7 +161,7 @@ def start_server(folder: Path | None = None, port: int | None = None, **settings
     """
     folder = folder or new_folder()
     port = port or free_port()
-    run_command(folder, "migrate", port=port, **settings)
+    run_command(folder, "migrate", **settings)
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "app", "serve"],
