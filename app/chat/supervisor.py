@@ -167,17 +167,23 @@ class Supervisor:
         # What is still computed of a draft would only delay it; what is computed is matched.
         entry = prepared.entry
         self.drafts.drop(user_id, entry.session_id, begins=not entry.path)
+        # The engine begins while the turn is stored, and nothing is told before it is. Not where
+        # another turn of the session is under way: then this one is likely to be refused, or is the
+        # same one, sent again.
+        at_once = all(one.session_id != entry.session_id for one in self._live.values())
         turn = self._open(prepared)
+        self._group.create_task(self._run(turn, at_once=at_once))
         try:
             acceptance = await prepared.ledger.accept(prepared.entry)
-        except BaseException:
+        except BaseException as error:
             self._abandon(turn)
+            if isinstance(error, NotFound) or entry.begins is not None:
+                await self._forget(user_id, entry.session_id)
             raise
         if not acceptance.fresh:
             self._abandon(turn)
             return acceptance
-        turn.log.begin()
-        self._group.create_task(self._run(turn))
+        turn.accept()
         if request.origin is Origin.CHAT:
             self._announce(user_id, acceptance)
         return acceptance
@@ -190,13 +196,13 @@ class Supervisor:
         return turn
 
     def _abandon(self, turn: Turn) -> None:
-        turn.abandon()
-        del self._live[turn.response.view.id]
+        """It was not stored."""
+        turn.cut_off()
         self._logs.drop(turn.response.view.id)
 
-    async def _run(self, turn: Turn) -> None:
+    async def _run(self, turn: Turn, *, at_once: bool) -> None:
         try:
-            await turn.run()
+            await turn.run(at_once=at_once)
         finally:
             del self._live[turn.response.view.id]
             self._logs.retire(turn.response.view.id)
@@ -300,10 +306,12 @@ class Supervisor:
                 stops.create_task(turn.cancel())
         self._logs.drop_conversation(user_id, conversation_id)
         await self.drafts.forget(user_id, conversation_id)
-        subject = session_of(user_id, conversation_id)
-        self.liveness.forget(subject)
+        self.liveness.forget(session_of(user_id, conversation_id))
+        await self._forget(user_id, conversation_id)
+
+    async def _forget(self, user_id: UserId, session_id: ConversationId) -> None:
         with contextlib.suppress(EngineError):  # an engine that is away holds nothing
-            await self._engine.lease(subject, Forget())
+            await self._engine.lease(session_of(user_id, session_id), Forget())
 
     # ------------------------------------------------------------ users who may not be here
 
