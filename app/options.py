@@ -145,6 +145,15 @@ Kernels = Annotated[
         fix="use auto, native or torch",
     ),
 ]
+Weights = Annotated[
+    Literal["auto", "file", "dtype"],
+    about(
+        "What steps of few tokens multiply with: `file`, the 4-bit and 8-bit groups of a GGUF file "
+        "exactly as it has them; `dtype`, weights rounded to that; or `auto`, the file's where "
+        "native kernels serve bfloat16. Longer steps always round.",
+        fix="use auto, file or dtype",
+    ),
+]
 PrefixIndex = Annotated[
     Literal["radix", "hashed"],
     about(

@@ -39,6 +39,7 @@ from app.options import (
     PublicUrl,
     Retention,
     Threads,
+    Weights,
 )
 
 PREFIX = "KEEPWARM_"
@@ -68,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pinned_share_per_user: PinnedSharePerUser = 0.5
     dtype: Dtype = "auto"
     kernels: Kernels = "auto"
+    weights: Weights = "auto"
     prefix_index: PrefixIndex = "radix"
     retention: Retention = "cost"
     threads: Threads | None = None

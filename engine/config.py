@@ -18,6 +18,7 @@ DEVICES = ("auto", "cpu", "cuda")
 PREFIX_INDEXES = ("radix", "hashed")
 RETENTIONS = ("cost", "lru")
 KERNELS = ("auto", "native", "torch")
+WEIGHTS = ("auto", "file", "dtype")
 
 # The least value of each number, and what to do about a smaller one.
 _LEAST = {
@@ -65,6 +66,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     kernels: str = "auto"
     """What computes a step: `native`, built at start; `torch`; `auto` is native where it can be."""
+    weights: str = "auto"
+    """What steps of few tokens multiply with: `file`, the groups of a GGUF file as it has them;
+    `dtype`, weights rounded to that; `auto` is file where it can be and serves bfloat16."""
     host_bytes: int = 0
     """Memory for KV parked out of the pool. Worth it where the pool is a GPU's."""
     disk_bytes: int | None = None
@@ -92,6 +96,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_choice("dtype", self.dtype, DTYPES)
         _check_choice("device", self.device, DEVICES)
         _check_choice("kernels", self.kernels, KERNELS)
+        _check_choice("weights", self.weights, WEIGHTS)
         _check_choice("prefix_index", self.prefix_index, PREFIX_INDEXES)
         _check_choice("retention", self.retention, RETENTIONS)
 

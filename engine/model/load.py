@@ -20,8 +20,9 @@ from transformers.utils import cached_file
 
 from engine.config import EngineConfig
 from engine.errors import Misconfigured
+from engine.model.groups import NoGroups, groups_file, groups_in
 from engine.model.memory import give_back
-from engine.model.native.decoder import Decoder
+from engine.model.native.decoder import FEW_ROWS, Decoder
 from engine.model.native.library import Library, Unavailable, library
 from engine.model.packed import pack_linears
 from engine.model.paged import ATTENTION
@@ -103,6 +104,7 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
     text_config = model.config.get_text_config()
     model = model.eval().to(device).requires_grad_(requires_grad=False)
     native, decoder = _native(model, config, progress)
+    has_groups = _take_groups(decoder, folder, config, progress)
     if decoder is None and dtype == torch.bfloat16 and device.type == "cpu":
         pack_linears(model)
     give_back()
@@ -110,7 +112,7 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
         name=display_name(config.model),
         model=model,
         tokenizer=tokenizer,
-        model_fingerprint=_model_fingerprint(folder, text_config, dtype),
+        model_fingerprint=_model_fingerprint(folder, text_config, dtype, has_groups=has_groups),
         template_fingerprint=_template_fingerprint(tokenizer),
         context_tokens=_context_tokens(config, text_config),
         vocabulary_tokens=text_config.vocab_size,
@@ -138,6 +140,28 @@ def _native(
         part = "all but attention" if kernels else "all"
         progress(f"torch computes {part}, not the native kernels: {error}")
     return kernels, None
+
+
+def _take_groups(
+    decoder: Decoder | None, folder: Path, config: EngineConfig, progress: Progress
+) -> bool:
+    """Whether products of few rows are those with the file's own groups; says so."""
+    if config.weights == "dtype":
+        return False
+    try:
+        if decoder is None:
+            raise NoGroups("only the native kernels know groups")
+        if decoder.dtype != torch.bfloat16:
+            raise NoGroups("they take the place of weights in bfloat16 only")
+        if config.deterministic:
+            raise NoGroups("a run's numbers would depend on how many rows stand beside it")
+        decoder.take_groups(groups_in(folder))
+    except NoGroups as error:
+        if config.weights == "file":
+            raise Misconfigured(f"weights is 'file': {error}; use auto or dtype") from error
+        return False
+    progress(f"up to {FEW_ROWS} tokens at a time are multiplied with the file's own groups")
+    return True
 
 
 def kv_memory_bytes(config: EngineConfig, device: torch.device) -> int:
@@ -248,8 +272,10 @@ def _eos_token_ids(model: Any, tokenizer: Tokenizer) -> tuple[int, ...]:
 # ---------------------------------------------------------------- fingerprints
 
 
-def _model_fingerprint(folder: Path, text_config: Any, dtype: torch.dtype) -> str:
-    """Equal for equal config, weights and dtype, wherever the folder lies."""
+def _model_fingerprint(
+    folder: Path, text_config: Any, dtype: torch.dtype, *, has_groups: bool
+) -> str:
+    """Equal for equal config, weights and formats that serve, wherever the folder lies."""
     digest = hashlib.blake2b(digest_size=16)
     settings = {k: v for k, v in text_config.to_dict().items() if not k.startswith("_")}
     settings.pop("transformers_version", None)
@@ -257,6 +283,8 @@ def _model_fingerprint(folder: Path, text_config: Any, dtype: torch.dtype) -> st
     digest.update(str(dtype).encode())
     for file in sorted(folder.glob("*.safetensors")):
         hash_file(file, digest)
+    if has_groups:
+        hash_file(groups_file(folder), digest)
     return digest.hexdigest()
 
 

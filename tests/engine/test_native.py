@@ -101,7 +101,7 @@ def test_06_in_bfloat16_both_kernels_keep_the_odds_of_float32(kernels):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_06_a_runs_logits_are_the_same_bits_in_any_company_and_on_any_threads(dtype):
-    loaded = loaded_model(dtype, "native")
+    loaded = loaded_model(dtype, "native", "dtype")
     ids = encode(loaded, TEXT)
     passes = []
     for threads in (1, 3):

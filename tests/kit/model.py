@@ -30,7 +30,11 @@ def model_cache() -> Path:
 
 
 def model_config(
-    *, dtype: str = "float32", pool_blocks: int = 256, kernels: str = "auto"
+    *,
+    dtype: str = "float32",
+    pool_blocks: int = 256,
+    kernels: str = "auto",
+    weights: str = "auto",
 ) -> EngineConfig:
     """A config with test mode on and a pool of about `pool_blocks` blocks of the default model."""
     token_bytes = 2 * 30 * 3 * 64 * (4 if dtype == "float32" else 2)
@@ -39,6 +43,7 @@ def model_config(
         dtype=dtype,
         device="cpu",
         kernels=kernels,
+        weights=weights,
         kv_memory_bytes=pool_blocks * 16 * token_bytes,
         disk_bytes=0,
         checks=True,
@@ -47,9 +52,11 @@ def model_config(
 
 
 @functools.lru_cache(maxsize=4)
-def loaded_model(dtype: str = "float32", kernels: str = "auto") -> LoadedModel:
+def loaded_model(
+    dtype: str = "float32", kernels: str = "auto", weights: str = "auto"
+) -> LoadedModel:
     """The default model; the first call on a machine converts it. Four are kept: each takes 1 GB."""
-    return load(model_config(dtype=dtype, kernels=kernels))
+    return load(model_config(dtype=dtype, kernels=kernels, weights=weights))
 
 
 def with_template(folder: Path, template: str) -> str:

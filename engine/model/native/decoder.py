@@ -1,124 +1,44 @@
 """A decoder of the Llama family that runs a whole step in one call of the native kernels.
 
 Owns which models that fits and their weights in panels, held once: the stock modules, which stay
-as the reference, multiply with the same panels. It refuses to know plans and sampling.
+as the reference, multiply with the same panels. Where the model's file has its weights in groups,
+those may be held as well, for products of few rows. It refuses to know plans and sampling.
 """
 
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
 
-from engine.model.memory import zeroed
+from engine.model.native.grouped import GroupedWeights
 from engine.model.native.library import (
     PANEL,
     LayerFields,
     Library,
     ModelFields,
     Unavailable,
+    WeightFields,
 )
+from engine.model.native.panels import PackedWeights, PanelEmbedding, PanelLinear, Panels
 from engine.model.native.passes import Passes, check_heads
 from engine.model.pool import Pool
 
 # Plain pre-norm decoders: RMS norms, rotary positions, grouped heads, a SiLU-gated MLP.
 _FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
+FEW_ROWS = 12
+"""Up to so many rows groups are faster: reading is what takes time. Above it is multiplying."""
 
-class PackedWeights:
-    """Room for weights in panels, filled from the front."""
-
-    def __init__(self, library: Library, dtype: torch.dtype, elements: int) -> None:
-        self._library = library
-        self._room = zeroed((elements,), dtype)
-        self._used = 0
-
-    def add(self, *weights: torch.Tensor, interleaved: bool = False) -> list["Panels"]:
-        """Weights [columns, width] one after the other, or one panel of each in turn."""
-        step = len(weights) if interleaved else 1
-        packed = []
-        for at, weight in enumerate(weights):
-            columns, width = weight.shape
-            size = -(-columns // PANEL) * PANEL * width
-            start = self._used + (at * PANEL * width if interleaved else 0)
-            end = start + step * size - (step - 1) * PANEL * width
-            panels = Panels(
-                self._library, self._room[start:end], columns=columns, width=width, step=step
-            )
-            panels.fill(weight)
-            packed.append(panels)
-            if not interleaved:
-                self._used += size
-        if interleaved:
-            self._used += sum(panels.columns * panels.width for panels in packed)
-        return packed
-
-
-class Panels:
-    """One packed weight [columns, width]: a view into the room."""
-
-    def __init__(
-        self, library: Library, room: torch.Tensor, *, columns: int, width: int, step: int
-    ) -> None:
-        self._library = library
-        self.room = room
-        self.columns, self.width, self._step = columns, width, step
-
-    def fill(self, weight: torch.Tensor) -> None:
-        weight = weight.detach().contiguous()
-        self._library.pack(
-            weight.data_ptr(),
-            self.room.data_ptr(),
-            weight.element_size(),
-            self.columns,
-            self.width,
-            self._step,
-        )
-
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        """What rows [..., width] come to: times the weight transposed."""
-        rows = rows.contiguous()
-        out = torch.empty((*rows.shape[:-1], self.columns), dtype=rows.dtype)
-        self._library.linear(
-            rows.data_ptr(),
-            self.room.data_ptr(),
-            out.data_ptr(),
-            rows.element_size(),
-            rows.numel() // self.width,
-            self.width,
-            self.columns,
-            self._step,
-        )
-        return out
-
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows of the weight: [..., width]."""
-        units = 4 // self.room.element_size()
-        panels = self.room.view(-1, self.width // units, PANEL, units)
-        return panels[ids // PANEL, :, ids % PANEL].flatten(-2)
-
-
-class PanelLinear(nn.Module):
-    """A stock linear layer over a packed weight."""
-
-    def __init__(self, linear: nn.Linear, panels: Panels) -> None:
-        super().__init__()
-        self._panels = panels
-        self._bias = linear.bias
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        product = self._panels.product(rows)
-        return product if self._bias is None else product + self._bias
-
-
-class PanelEmbedding(nn.Module):
-    """A stock embedding over the packed head that it is tied to."""
-
-    def __init__(self, panels: Panels) -> None:
-        super().__init__()
-        self._panels = panels
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self._panels.rows(ids)
+_FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "output": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""Which of a layer's weights are one product."""
+_HEAD = "lm_head.weight"
 
 
 class Decoder:
@@ -141,8 +61,10 @@ class Decoder:
         )
         self._weights = PackedWeights(library, self.dtype, room)
         self._kept: list[torch.Tensor] = []
-        self._layers = [self._layer(layer) for layer in model.model.layers]
+        self._panels: dict[str, Panels] = {}
+        self._layers = [self._layer(at, layer) for at, layer in enumerate(model.model.layers)]
         (packed_head,) = self._weights.add(head)
+        self._panels[_HEAD] = packed_head
         model.lm_head = PanelLinear(model.lm_head, packed_head)
         if is_tied:
             model.model.embed_tokens = PanelEmbedding(packed_head)
@@ -150,9 +72,10 @@ class Decoder:
         attention = model.model.layers[0].self_attn
         self._fields: dict[str, Any] = {
             "norm": self._keep(model.model.norm.weight),
-            "head": packed_head.room.data_ptr(),
+            "head": WeightFields(panels=packed_head.room.data_ptr()),
             "embedding": packed_head.room.data_ptr() if is_tied else embedding.data_ptr(),
             "embedding_is_packed": is_tied,
+            "few_rows": 0,
             "frequencies": self._keep(rotary.inv_freq),
             "layer_count": len(self._layers),
             "width": config.hidden_size,
@@ -168,6 +91,26 @@ class Decoder:
         if not is_tied:
             self._kept.append(embedding)
 
+    def take_groups(self, blocks: Mapping[str, torch.Tensor]) -> None:
+        """Multiply few rows with groups, by the names of the model's weights.
+
+        Raises `NoGroups`, and changes nothing, where they are not those of all weights.
+        """
+        grouped = GroupedWeights(self.library, blocks)
+        taken: list[tuple[WeightFields, WeightFields]] = []
+
+        def take(fields: WeightFields, *names: str) -> None:
+            taken.append((fields, grouped.beside({name: self._panels[name] for name in names})))
+
+        for at, layer in enumerate(self._layers):
+            for part, names in _FUSED.items():
+                take(layer[part], *(_weight(at, name) for name in names))
+        take(self._fields["head"], _HEAD)
+        for fields, groups in taken:
+            fields.groups, fields.bits = groups.groups, groups.bits
+        self._grouped = grouped
+        self._fields["few_rows"] = FEW_ROWS
+
     def over(self, pool: Pool, threads: int) -> Passes:
         """What runs steps over the KV of one pool."""
         layers = (LayerFields * len(self._layers))()
@@ -178,7 +121,7 @@ class Decoder:
         model = ModelFields(layers=layers, block_tokens=pool.block_tokens, **self._fields)
         return Passes(self.library, pool, model, threads, weights=self)
 
-    def _layer(self, layer: Any) -> dict[str, int]:
+    def _layer(self, at: int, layer: Any) -> dict[str, Any]:
         attention, mlp = layer.self_attn, layer.mlp
         inputs = (attention.q_proj, attention.k_proj, attention.v_proj)
         q, k, v = self._weights.add(*(linear.weight for linear in inputs))
@@ -188,17 +131,18 @@ class Decoder:
         biases = [linear.bias for linear in inputs if linear.bias is not None]
         fields = {
             "attention_norm": self._keep(layer.input_layernorm.weight),
-            "qkv": q.room.data_ptr(),
+            "qkv": WeightFields(panels=q.room.data_ptr()),
             "qkv_bias": self._keep(torch.cat(biases)) if biases else 0,
-            "output": output.room.data_ptr(),
+            "output": WeightFields(panels=output.room.data_ptr()),
             "mlp_norm": self._keep(layer.post_attention_layernorm.weight),
-            "gate_up": gate.room.data_ptr(),
-            "down": down.room.data_ptr(),
+            "gate_up": WeightFields(panels=gate.room.data_ptr()),
+            "down": WeightFields(panels=down.room.data_ptr()),
         }
-        for name, panels in (("q_proj", q), ("k_proj", k), ("v_proj", v), ("o_proj", output)):
-            setattr(attention, name, PanelLinear(getattr(attention, name), panels))
-        for name, panels in (("gate_proj", gate), ("up_proj", up), ("down_proj", down)):
-            setattr(mlp, name, PanelLinear(getattr(mlp, name), panels))
+        for name, panels in zip(
+            chain.from_iterable(_FUSED.values()), (q, k, v, output, gate, up, down), strict=True
+        ):
+            self._panels[_weight(at, name)] = panels
+            layer.set_submodule(name, PanelLinear(layer.get_submodule(name), panels))
         return fields
 
     def _keep(self, weight: torch.Tensor) -> int:
@@ -206,6 +150,10 @@ class Decoder:
         copy = weight.detach().float().contiguous().clone()
         self._kept.append(copy)
         return copy.data_ptr()
+
+
+def _weight(layer: int, name: str) -> str:
+    return f"model.layers.{layer}.{name}.weight"
 
 
 def _check(model: Any) -> None:

@@ -1,22 +1,30 @@
 // One step through all layers of a decoder of the Llama family.
 //
 // Owns the order of stages and what lies between them. The residual is float; what is multiplied
-// is in the model's own format. In the last layer only rows that draw go on behind the KV.
+// is in the model's own format, or in the groups of its file where rows are few. In the last layer
+// only rows that draw go on behind the KV.
 #pragma once
 
+#include "grouped.h"
 #include "tasks.h"
 
 namespace keepwarm {
 
 // What Python fills in; engine/model/native/library.py has the same fields in the same order.
+// `groups` are panels of that many bits, for up to `few_rows` rows.
+struct Weight {
+    const void* panels;
+    const void* groups;
+    int64_t bits;
+};
+
 struct Layer {
     const float* attention_norm;
-    const void* qkv;
+    Weight qkv;
     const float* qkv_bias;
-    const void* output;
+    Weight output;
     const float* mlp_norm;
-    const void* gate_up;
-    const void* down;
+    Weight gate_up, down;
     const void* keys;
     const void* values;
 };
@@ -24,11 +32,11 @@ struct Layer {
 struct Model {
     const Layer* layers;
     const float* norm;
-    const void* head;
+    Weight head;
     const void* embedding;
     const float* frequencies;
     int64_t layer_count, width, inner, heads, kv_heads, head_size, vocabulary, block_tokens;
-    int64_t embedding_is_packed;
+    int64_t embedding_is_packed, few_rows;
     float epsilon, scaling, rotary_scaling;
 };
 
@@ -37,6 +45,33 @@ struct Step {
     const int32_t *token_ids, *draw_rows;
     float* logits;
     int64_t draws;
+};
+
+// Rows that are about to be multiplied, in the model's format or, where they are few, in groups.
+template <class T>
+class Factors {
+  public:
+    void open(long rows, long width, bool are_few) {
+        width_ = width;
+        plain_ = are_few ? nullptr : plain_store_.at_least(rows * width);
+        groups_ = are_few ? group_store_.at_least(rows * width / GROUP) : nullptr;
+    }
+    // A row's numbers from `column` on, where a group begins.
+    void put(long row, long column, Floats first, Floats second) {
+        if (groups_) return regroup(first, second, groups_ + (row * width_ + column) / GROUP);
+        store_as(plain_ + row * width_ + column, first);
+        store_as(plain_ + row * width_ + column + LANES, second);
+    }
+    T* plain() const { return plain_; }
+    const RowGroup* groups() const { return groups_; }
+    long width() const { return width_; }
+
+  private:
+    long width_ = 0;
+    T* plain_ = nullptr;
+    RowGroup* groups_ = nullptr;
+    Grown<T> plain_store_;
+    Grown<RowGroup> group_store_;
 };
 
 template <class T>
@@ -49,19 +84,17 @@ class Forward {
     void run(const Step& step) {
         const long rows = step.runs.rows(), width = model_.width;
         residual_ = residual_store_.at_least(rows * width);
-        input_ = input_store_.at_least(rows * width);
         products_ = product_store_.at_least(rows * qkv_width());
         queries_ = query_store_.at_least(rows * query_width());
-        mixed_ = mixed_store_.at_least(rows * query_width());
         turns_ = turn_store_.at_least(rows * model_.head_size);
         attention_.plan(step.runs, step.draw_rows, step.draws);
         share_rows(rows, [&](long row) { embed(step.token_ids[row], row); });
         for (long at = 0; at < model_.layer_count; at++) layer(step, at);
         const long draws = step.draws;
         if (draws == 0) return;
-        share_rows(draws, [&](long row) { normalise(row, model_.norm); });
+        normalise(draws, model_.norm);
         const long vocabulary = model_.vocabulary;
-        multiply<1>((const T*)model_.head, draws, vocabulary, width,
+        multiply<1>(input_, model_.head, draws, vocabulary,
                     [&](long row, long column, const Floats(&sums)[2]) {
                         float* to = step.logits + row * vocabulary + column;
                         const long left = std::min(vocabulary - column, PANEL);
@@ -86,24 +119,33 @@ class Forward {
         });
     }
 
-    // Rows of `input_` with a weight of `columns` columns; `emit` gets each row's sums of a panel,
-    // or of two neighbouring ones.
+    // Rows with a weight of `columns` columns; `emit` gets each row's sums of a panel, or of two
+    // neighbouring ones.
     template <long PANELS, class Emit>
-    void multiply(const T* weight, long rows, long columns, long width, const Emit& emit) {
-        multiply_from<PANELS>(input_, weight, rows, columns, width, emit);
-    }
-
-    template <long PANELS, class Emit>
-    void multiply_from(const T* from, const T* weight, long rows, long columns, long width,
-                       const Emit& emit) {
+    void multiply(const Factors<T>& from, const Weight& weight, long rows, long columns,
+                  const Emit& emit) {
         constexpr long WIDE = PANELS * PANEL;
+        const long width = from.width(), groups = width / GROUP;
         crew_.share((columns + WIDE - 1) / WIDE, [&](long item, int) {
-            product<T, PANELS>(from, rows, width, weight + item * WIDE * width,
-                               [&](long row, const Floats(&sums)[2 * PANELS]) {
-                                   emit(row, item * WIDE, sums);
-                               });
+            const auto emit_item = [&](long row, const Floats(&sums)[2 * PANELS]) {
+                emit(row, item * WIDE, sums);
+            };
+            const long panel = item * PANELS;
+            if (!from.groups())
+                product<T, PANELS>(from.plain(), rows, width,
+                                   (const T*)weight.panels + panel * PANEL * width, emit_item);
+            else if (weight.bits == 4)
+                few_product<4, PANELS>(
+                    from.groups(), rows, width,
+                    (const char*)weight.groups + panel * groups * GROUP_BYTES<4>, emit_item);
+            else
+                few_product<8, PANELS>(
+                    from.groups(), rows, width,
+                    (const char*)weight.groups + panel * groups * GROUP_BYTES<8>, emit_item);
         });
     }
+
+    bool are_few(long rows) const { return rows <= model_.few_rows; }
 
     // ------------------------------------------------------------ stages
 
@@ -127,10 +169,14 @@ class Forward {
         }
     }
 
-    void normalise(long row, const float* weight) {
+    void normalise(long rows, const float* weight) {
+        input_.open(rows, model_.width, are_few(rows));
+        share_rows(rows, [&](long row) { normalise_row(row, weight); });
+    }
+
+    void normalise_row(long row, const float* weight) {
         const long width = model_.width;
         const float* from = residual_ + row * width;
-        T* to = input_ + row * width;
         Floats squares[2] = {};
         for (long k = 0; k < width; k += 2 * LANES)
             for (long v = 0; v < 2; v++) {
@@ -139,41 +185,51 @@ class Forward {
             }
         const float mean = sum(squares[0] + squares[1]) / float(width);
         const Floats scale = splat(1.0f / std::sqrt(mean + model_.epsilon));
-        for (long k = 0; k < width; k += LANES)
-            store_as(to + k, load<Floats>(from + k) * scale * load<Floats>(weight + k));
+        const auto scaled = [&](long k) {
+            return load<Floats>(from + k) * scale * load<Floats>(weight + k);
+        };
+        for (long k = 0; k < width; k += 2 * LANES) input_.put(row, k, scaled(k), scaled(k + LANES));
     }
 
     void layer(const Step& step, long at) {
         const Layer& layer = model_.layers[at];
         const bool is_last = at == model_.layer_count - 1;
-        const long width = model_.width, rows = step.runs.rows();
-        share_rows(rows, [&](long row) { normalise(row, layer.attention_norm); });
-        multiply<1>((const T*)layer.qkv, rows, qkv_width(), width,
+        const long rows = step.runs.rows(), left = is_last ? step.draws : rows;
+        normalise(rows, layer.attention_norm);
+        multiply<1>(input_, layer.qkv, rows, qkv_width(),
                     [&](long row, long column, const Floats(&sums)[2]) {
                         float* to = products_ + row * qkv_width() + column;
                         for (long v = 0; v < 2; v++) store(to + v * LANES, sums[v]);
                     });
         share_rows(rows, [&](long row) { place(layer, row); });
         if (is_last && step.draws == 0) return;
-        attention_.run((const T*)layer.keys, (const T*)layer.values, queries_, mixed_,
-                       is_last ? Reads::DRAWN : Reads::ALL);
-        const long left = is_last ? keep_drawn(step) : rows;
-        multiply_from<1>(mixed_, (const T*)layer.output, left, width, query_width(),
-                         [&](long row, long column, const Floats(&sums)[2]) {
-                             add(row, column, sums);
-                         });
-        share_rows(left, [&](long row) { normalise(row, layer.mlp_norm); });
-        T* inner = inner_store_.at_least(left * model_.inner);
-        multiply<2>((const T*)layer.gate_up, left, 2 * model_.inner, width,
+        attend(layer, left, is_last ? Reads::DRAWN : Reads::ALL);
+        if (is_last) keep_drawn(step);
+        const auto add_item = [&](long row, long column, const Floats(&sums)[2]) {
+            add(row, column, sums);
+        };
+        multiply<1>(mixed_, layer.output, left, model_.width, add_item);
+        normalise(left, layer.mlp_norm);
+        inner_.open(left, model_.inner, are_few(left));
+        multiply<2>(input_, layer.gate_up, left, 2 * model_.inner,
                     [&](long row, long column, const Floats(&sums)[4]) {
-                        T* to = inner + row * model_.inner + column / 2;
-                        for (long v = 0; v < 2; v++)
-                            store_as(to + v * LANES, silu(sums[v]) * sums[2 + v]);
+                        inner_.put(row, column / 2, silu(sums[0]) * sums[2],
+                                   silu(sums[1]) * sums[3]);
                     });
-        multiply_from<1>(inner, (const T*)layer.down, left, width, model_.inner,
-                         [&](long row, long column, const Floats(&sums)[2]) {
-                             add(row, column, sums);
-                         });
+        multiply<1>(inner_, layer.down, left, model_.width, add_item);
+    }
+
+    void attend(const Layer& layer, long rows, Reads reads) {
+        const T *keys = (const T*)layer.keys, *values = (const T*)layer.values;
+        mixed_.open(rows, query_width(), are_few(rows));
+        if (!mixed_.groups()) return attention_.run(keys, values, queries_, mixed_.plain(), reads);
+        T* plain = plain_store_.at_least(rows * query_width());
+        attention_.run(keys, values, queries_, plain, reads);
+        share_rows(rows, [&](long row) {
+            const T* from = plain + row * query_width();
+            for (long k = 0; k < query_width(); k += 2 * LANES)
+                mixed_.put(row, k, floats(from + k), floats(from + k + LANES));
+        });
     }
 
     static Floats silu(Floats x) { return x / (1.0f + exp2(x * -1.44269504089f)); }
@@ -216,20 +272,20 @@ class Forward {
     }
 
     // Rows that draw, moved to the front: the residuals of the others have no reader any more.
-    long keep_drawn(const Step& step) {
+    void keep_drawn(const Step& step) {
         for (long i = 0; i < step.draws; i++)
             std::memmove(residual_ + i * model_.width, residual_ + step.draw_rows[i] * model_.width,
                          model_.width * sizeof(float));
-        return step.draws;
     }
 
     const Model model_;
     Crew crew_;
     Attention<T> attention_;
     Grown<float> residual_store_, product_store_, turn_store_;
-    Grown<T> input_store_, query_store_, mixed_store_, inner_store_;
+    Grown<T> query_store_, plain_store_;
+    Factors<T> input_, mixed_, inner_;
     float *residual_ = nullptr, *products_ = nullptr, *turns_ = nullptr;
-    T *input_ = nullptr, *queries_ = nullptr, *mixed_ = nullptr;
+    T* queries_ = nullptr;
 };
 
 }  // namespace keepwarm

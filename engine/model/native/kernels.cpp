@@ -41,6 +41,22 @@ void linear(const T* rows, const T* panels, T* out, long count, long width, long
                       });
 }
 
+template <long BITS>
+void linear_groups(const float* rows, const char* panels, float* out, long count, long width,
+                   long columns, long step) {
+    std::vector<RowGroup> groups(count * width / GROUP);
+    for (size_t g = 0; g < groups.size(); g++)
+        regroup(load<Floats>(rows + g * GROUP), load<Floats>(rows + g * GROUP + LANES), &groups[g]);
+    for (long panel = 0; panel * PANEL < columns; panel++)
+        few_product<BITS, 1>(groups.data(), count, width,
+                             panels + panel * step * width / GROUP * GROUP_BYTES<BITS>,
+                             [&](long row, const Floats(&sums)[2]) {
+                                 const long left = std::min(columns - panel * PANEL, PANEL);
+                                 std::memcpy(out + row * columns + panel * PANEL, sums,
+                                             left * sizeof(float));
+                             });
+}
+
 }  // namespace
 
 extern "C" {
@@ -103,6 +119,25 @@ void keepwarm_linear(const void* rows, const void* panels, void* out, int64_t el
         linear((const float*)rows, (const float*)panels, (float*)out, count, width, columns, step);
     else
         linear((const Bfloat*)rows, (const Bfloat*)panels, (Bfloat*)out, count, width, columns, step);
+}
+
+// Blocks [columns][width / 32] of Q4_1 (four bits) or Q8_0 (eight) into panels of groups that lie
+// `step` panels apart.
+void keepwarm_pack_groups(const void* blocks, void* panels, int64_t bits, int64_t columns,
+                          int64_t width, int64_t step) {
+    if (bits == 4)
+        pack_groups<4>((const uint8_t*)blocks, columns, width, (char*)panels, step);
+    else
+        pack_groups<8>((const uint8_t*)blocks, columns, width, (char*)panels, step);
+}
+
+// As `keepwarm_linear`, of floats and with groups.
+void keepwarm_linear_groups(const void* rows, const void* panels, void* out, int64_t bits,
+                            int64_t count, int64_t width, int64_t columns, int64_t step) {
+    if (bits == 4)
+        linear_groups<4>((const float*)rows, (const char*)panels, (float*)out, count, width, columns, step);
+    else
+        linear_groups<8>((const float*)rows, (const char*)panels, (float*)out, count, width, columns, step);
 }
 
 }  // extern "C"

@@ -87,6 +87,11 @@ inline void store_as<Bfloat>(Bfloat* to, Floats numbers) {
     store(to, __builtin_convertvector(rounded(numbers) >> 16, Halves));
 }
 
+inline Floats floats(const float* from) { return load<Floats>(from); }
+inline Floats floats(const Bfloat* from) {
+    return (Floats)(__builtin_convertvector(load<Halves>(from), Units) << 16);
+}
+
 template <class T>
 inline float number(T element);
 

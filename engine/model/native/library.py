@@ -36,15 +36,29 @@ class Unavailable(Exception):
     """There are no native kernels here; the message says why."""
 
 
+class WeightFields(ctypes.Structure):
+    """`Weight` of forward.h."""
+
+    _fields_ = (
+        ("panels", ctypes.c_void_p),
+        ("groups", ctypes.c_void_p),
+        ("bits", ctypes.c_int64),
+    )
+
+
 class LayerFields(ctypes.Structure):
     """`Layer` of forward.h."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_void_p)
-        for name in (
-            *("attention_norm", "qkv", "qkv_bias", "output"),
-            *("mlp_norm", "gate_up", "down", "keys", "values"),
-        )
+    _fields_ = (
+        ("attention_norm", ctypes.c_void_p),
+        ("qkv", WeightFields),
+        ("qkv_bias", ctypes.c_void_p),
+        ("output", WeightFields),
+        ("mlp_norm", ctypes.c_void_p),
+        ("gate_up", WeightFields),
+        ("down", WeightFields),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
     )
 
 
@@ -53,12 +67,15 @@ class ModelFields(ctypes.Structure):
 
     _fields_ = (
         ("layers", ctypes.POINTER(LayerFields)),
-        *((name, ctypes.c_void_p) for name in ("norm", "head", "embedding", "frequencies")),
+        ("norm", ctypes.c_void_p),
+        ("head", WeightFields),
+        ("embedding", ctypes.c_void_p),
+        ("frequencies", ctypes.c_void_p),
         *(
             (name, ctypes.c_int64)
             for name in (
                 *("layer_count", "width", "inner", "heads", "kv_heads", "head_size"),
-                *("vocabulary", "block_tokens", "embedding_is_packed"),
+                *("vocabulary", "block_tokens", "embedding_is_packed", "few_rows"),
             )
         ),
         *((name, ctypes.c_float) for name in ("epsilon", "scaling", "rotary_scaling")),
@@ -109,6 +126,8 @@ class Library:
         self.close_reader = function("keepwarm_close_reader", pointer)
         self.pack = function("keepwarm_pack", pointer, pointer, *[integer] * 4)
         self.linear = function("keepwarm_linear", pointer, pointer, pointer, *[integer] * 5)
+        self.pack_groups = function("keepwarm_pack_groups", pointer, pointer, *[integer] * 4)
+        self.linear_groups = function("keepwarm_linear_groups", *[pointer] * 3, *[integer] * 5)
 
 
 @functools.cache

@@ -1,0 +1,185 @@
+// Products of few rows with weights as a quantised file has them: in groups, of four or eight bits.
+//
+// Few rows wait for memory, and groups are a third of the bytes. A weight is `scale * digit + least`
+// (four bits, as Q4_1 has them) or `scale * digit` (eight bits, as Q8_0 has them) with the file's own
+// halves, so none is rounded. Rows are rounded to sixteen bits of the largest number in each group,
+// which is finer than bfloat16, and products of digits are added up as integers: exactly.
+//
+// A panel is 32 columns, group after group: digits, scales, and what the four bits are counted from.
+#pragma once
+
+#include <immintrin.h>
+
+#include "linear.h"
+
+namespace keepwarm {
+
+constexpr long GROUP = 32;          // weights of a column that share a scale
+constexpr long FEW_TILE = 8;        // rows of a tile: with sums of a group beside them, all registers
+constexpr long BYTES_AHEAD = 5120;  // between what is fetched and what is multiplied
+
+template <long BITS>
+constexpr long GROUP_WORDS = GROUP * BITS / 32;  // of one column
+template <long BITS>
+constexpr long GROUP_BYTES = PANEL * (4 * GROUP_WORDS<BITS> + (BITS == 4 ? 4 : 2));
+template <long BITS>
+constexpr long BLOCK_BYTES = GROUP * BITS / 8 + (BITS == 4 ? 4 : 2);  // of a column, in the file
+
+// 32 numbers of a row: `scale` times sixteen bits each. `total` is their sum, as rounded as they.
+struct RowGroup {
+    int16_t digits[GROUP];
+    float scale, total;
+};
+
+// What is no number, or infinite, makes `scale` none, and with it every product.
+inline void regroup(Floats first, Floats second, RowGroup* to) {
+    constexpr float ROUNDING = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer
+    using Shorts = int16_t __attribute__((vector_size(32)));
+    const Floats a = first < 0 ? -first : first, b = second < 0 ? -second : second;
+    const float most = largest(largest(a, b));
+    const float inverse = most > 1e-30f ? 32767.0f / most : 0.0f;
+    const Floats low = first * inverse + ROUNDING, high = second * inverse + ROUNDING;
+    const float total = sum((low - ROUNDING) + (high - ROUNDING));
+    to->scale = most / 32767.0f + total * 0.0f;
+    to->total = total * to->scale;
+    store(to->digits, __builtin_convertvector((Ints)low, Shorts));
+    store(to->digits + LANES, __builtin_convertvector((Ints)high, Shorts));
+}
+
+// Adds both products of neighbouring shorts.
+inline Ints mac_shorts(Ints sum, Units a, Units b) {
+#ifdef __AVX512VNNI__
+    return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#else
+    sum += ((Ints)(a << 16) >> 16) * ((Ints)(b << 16) >> 16);
+    return sum + ((Ints)a >> 16) * ((Ints)b >> 16);
+#endif
+}
+
+// The i-th two digits of each word, as shorts; `pack_groups` has laid them out for it.
+template <long BITS>
+inline Units two_digits(Units words, long i) {
+    if constexpr (BITS == 4) return (words >> uint32_t(4 * i)) & 0x000f000fu;
+    using Shorts = int16_t __attribute__((vector_size(64)));
+    return (Units)((i ? (Shorts)words : (Shorts)words << 8) >> 8);
+}
+
+inline Floats from_halves(const void* from) {
+    return (Floats)_mm512_cvtph_ps((__m256i)load<Halves>(from));
+}
+
+// sums[r][v]: row r, of `groups` groups, times the panel's columns.
+template <long BITS, long ROWS>
+inline void few_tile(const RowGroup* rows, long groups, const char* panel, Floats (*sums)[2]) {
+    constexpr long WORDS = GROUP_WORDS<BITS>, TWOS = GROUP / 2 / WORDS;
+    Floats held[ROWS][2] = {};
+    for (long g = 0; g < groups; g++, panel += GROUP_BYTES<BITS>) {
+        // One row or two wait for memory only, and the core looks ahead enough by itself.
+        if constexpr (ROWS > 2)
+            for (long line = 0; line < GROUP_BYTES<BITS>; line += sizeof(Units))
+                __builtin_prefetch(panel + BYTES_AHEAD + line, 0, 2);
+        Ints parts[ROWS][2] = {};
+#pragma GCC unroll 8
+        for (long w = 0; w < WORDS; w++) {
+            const char* at = panel + w * 2 * sizeof(Units);
+            const Units words[2] = {load<Units>(at), load<Units>(at + sizeof(Units))};
+#pragma GCC unroll 4
+            for (long i = 0; i < TWOS; i++) {
+                const Units columns[2] = {two_digits<BITS>(words[0], i),
+                                          two_digits<BITS>(words[1], i)};
+#pragma GCC unroll 8
+                for (long r = 0; r < ROWS; r++) {
+                    const int16_t* digits = rows[r * groups + g].digits;
+                    const Units row = splat(unit_at(digits + 2 * (w * TWOS + i)));
+                    for (long v = 0; v < 2; v++)
+                        parts[r][v] = mac_shorts(parts[r][v], columns[v], row);
+                }
+            }
+        }
+        const char* tail = panel + WORDS * 2 * sizeof(Units);
+        for (long v = 0; v < 2; v++) {
+            const Floats scale = from_halves(tail + v * sizeof(Halves));
+            Floats least{};
+            if (BITS == 4) least = from_halves(tail + (2 + v) * sizeof(Halves));
+#pragma GCC unroll 8
+            for (long r = 0; r < ROWS; r++) {
+                const RowGroup& row = rows[r * groups + g];
+                held[r][v] += __builtin_convertvector(parts[r][v], Floats) * (scale * row.scale);
+                if (BITS == 4) held[r][v] += least * row.total;
+            }
+        }
+    }
+    for (long r = 0; r < ROWS; r++)
+        for (long v = 0; v < 2; v++) sums[r][v] = held[r][v];
+}
+
+// `few_tile` for up to FEW_TILE rows.
+template <long BITS>
+void some_few(long rows, const RowGroup* from, long groups, const char* panel, Floats (*sums)[2]) {
+    switch (rows) {
+#define KEEPWARM_ROWS(n) \
+    case n:              \
+        return few_tile<BITS, n>(from, groups, panel, sums)
+        KEEPWARM_ROWS(1);
+        KEEPWARM_ROWS(2);
+        KEEPWARM_ROWS(3);
+        KEEPWARM_ROWS(4);
+        KEEPWARM_ROWS(5);
+        KEEPWARM_ROWS(6);
+        KEEPWARM_ROWS(7);
+        KEEPWARM_ROWS(8);
+#undef KEEPWARM_ROWS
+    }
+}
+
+// As `product` of linear.h: PANELS neighbouring panels, `emit(row, sums)` for each row.
+template <long BITS, long PANELS, class Emit>
+inline void few_product(const RowGroup* rows, long count, long width, const char* panels,
+                        const Emit& emit) {
+    const long groups = width / GROUP, tiles = (count + FEW_TILE - 1) / FEW_TILE;
+    for (long t = 0; t < tiles; t++) {
+        const long start = count * t / tiles, end = count * (t + 1) / tiles;
+        Floats sums[PANELS][FEW_TILE][2];
+        for (long p = 0; p < PANELS; p++)
+            some_few<BITS>(end - start, rows + start * groups, groups,
+                           panels + p * groups * GROUP_BYTES<BITS>, sums[p]);
+        for (long r = start; r < end; r++) {
+            Floats row[2 * PANELS];
+            for (long p = 0; p < PANELS; p++)
+                for (long v = 0; v < 2; v++) row[2 * p + v] = sums[p][r - start][v];
+            emit(r, row);
+        }
+    }
+}
+
+// Lays out a file's blocks [columns][groups of `width`] in panels, `step` panels apart: two digits
+// that stand side by side in a column go where `two_digits` finds them. What is missing is zero.
+template <long BITS>
+void pack_groups(const uint8_t* blocks, long columns, long width, char* panels, long step) {
+    constexpr long WORDS = GROUP_WORDS<BITS>, TWOS = GROUP / 2 / WORDS;
+    constexpr long DIGITS_AT = BITS == 4 ? 4 : 2;
+    const long groups = width / GROUP;
+    for (long column = 0; column < columns; column++) {
+        char* to = panels + column / PANEL * step * groups * GROUP_BYTES<BITS>;
+        const long lane = column % PANEL;
+        for (long g = 0; g < groups; g++, to += GROUP_BYTES<BITS>, blocks += BLOCK_BYTES<BITS>) {
+            const uint8_t* from = blocks + DIGITS_AT;
+            const auto digit = [&](long k) -> uint32_t {
+                if (BITS == 8) return from[k];
+                return k < GROUP / 2 ? from[k] & 15u : from[k - GROUP / 2] >> 4;
+            };
+            for (long w = 0; w < WORDS; w++) {
+                uint32_t word = 0;
+                for (long i = 0; i < TWOS; i++) {
+                    const long k = 2 * (w * TWOS + i);
+                    word |= digit(k) << (BITS * i) | digit(k + 1) << (BITS * i + 16);
+                }
+                std::memcpy(to + (w * PANEL + lane) * sizeof word, &word, sizeof word);
+            }
+            for (long half = 0; half < DIGITS_AT / 2; half++)
+                std::memcpy(to + WORDS * PANEL * 4 + (half * PANEL + lane) * 2, blocks + half * 2, 2);
+        }
+    }
+}
+
+}  // namespace keepwarm
