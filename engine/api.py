@@ -389,6 +389,7 @@ class Engine(Protocol):
     def generate(self, job: Job) -> AsyncIterator[JobEvent]:
         """`Started`, any number of `Delta`, exactly one `Finished`; or only a refused `Finished`.
 
+        A throw-away branch that has to give its memory back may be refused after it has started.
         Dropping the iterator cancels the job.
         """
         ...

@@ -30,6 +30,7 @@ from engine.api import (
     JobId,
     LeaseState,
     Limits,
+    Refusal,
     SessionId,
     Started,
     Stats,
@@ -38,15 +39,24 @@ from engine.api import (
     Wish,
     Zone,
 )
-from engine.errors import Corrupt, InvalidJob, Refused
+from engine.errors import Corrupt, InvalidJob, Overloaded, Refused
 from engine.kv.cache import Cache, lease_key
 from engine.kv.misses import Fingerprints, Lookup, explain
 from engine.outcome import CoreEvent, Emitted, Ended
 from engine.parts import CoreConfig, new_cache
 from engine.receipts import Totals, Work, write_receipt
-from engine.scheduler import Capacity, Scheduler
+from engine.scheduler import RETRY_AFTER_S, Capacity, Scheduler
 from engine.sequence import Bounds, Ending, Sequence, validate
 from engine.step import Arrival, DrawnToken, Plan, SegmentHead, StepResult
+
+NO_ROOM = Ending(
+    reason=FinishReason.REFUSED,
+    refusal=Refusal(
+        code=Overloaded.code,
+        message="a throw-away branch takes only memory that is spare, and there is too little",
+        retry_after_s=RETRY_AFTER_S,
+    ),
+)
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,7 +223,7 @@ class Core:
             for sequence in own:
                 sequence.forgotten = True
             self._totals.drafts.forget(subject)
-        if isinstance(wish, Warm) and not own:
+        if isinstance(wish, Warm) and all(sequence.is_throwaway for sequence in own):
             self._warm(subject, now)
         return self._cache.lease(subject, wish, now, [s.holding for s in own if s.holding])
 
@@ -275,6 +285,8 @@ class Core:
     def _schedule(self, now: float) -> dict[Sequence, int]:
         while True:
             step = self._scheduler.schedule(now)
+            for sequence in step.refused:
+                self._end(sequence, NO_ROOM, now)
             for sequence in step.admitted:
                 self._start(sequence, now)
             over = [s for s in step.admitted if s.is_complete]
@@ -284,7 +296,7 @@ class Core:
                 assert ending is not None
                 self._end(sequence, ending, now)
             # Those made room; with nothing else to run, look again who waits.
-            if step.shares or not over:
+            if step.shares or not (over or step.refused):
                 return step.shares
 
     def _start(self, sequence: Sequence, now: float) -> None:
@@ -372,6 +384,7 @@ class Core:
                 token_ids=kept,
                 seam=ending.seam,
                 receipt=receipt,
+                refusal=ending.refusal,
             )
         )
 

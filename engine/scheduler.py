@@ -27,10 +27,16 @@ seated takes from whoever would be weaker, and while it lacks room nobody of its
 seated. So the oldest of the strongest class, which is its owner's first, lacks nothing but what it
 uses itself, and no job is accepted that would not fit into the whole pool; it ends, and the next
 is strongest. An owner with one sequence takes from one with several, never the other way round.
+
+Throw-away branches (titles, summaries) are background work, and weaker than all that where room is
+short (`kv/supply.py` says why that is enough for law 2). One that has none lets others pass and
+tries again when any of those who have some has gone; when all have gone who had some at its first
+try, it is refused. So it waits for room no longer than they take, and nobody waits for it.
 """
 
 from collections import Counter, deque
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
 import msgspec
 
@@ -39,6 +45,7 @@ from engine.errors import Overloaded
 from engine.fairness import Deficits
 from engine.kv.cache import Cache
 from engine.kv.holding import Holding
+from engine.rounds import Round, Step
 from engine.sequence import RANKS, Sequence, Status
 from engine.waiting import Waiting
 
@@ -64,62 +71,6 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     step_tokens: int
     max_running: int
     max_waiting: int
-
-
-class Step:
-    """A step being put together: how many ids each sequence computes, and the budget left."""
-
-    __slots__ = ("admitted", "budget", "shares")
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.shares: dict[Sequence, int] = {}
-        self.admitted: list[Sequence] = []
-
-    def give(self, sequence: Sequence, most: int) -> int:
-        """Up to `most` more of the sequence's pending ids, as the budget allows; how many."""
-        count = self.wanted(sequence)
-        if not sequence.canonical_tokens:
-            count = min(self.budget, most, count)
-        if count:
-            self.shares[sequence] = self.shares.get(sequence, 0) + count
-            self.budget -= count
-        return count
-
-    def wanted(self, sequence: Sequence) -> int:
-        """How many more ids the sequence could be given; canonical passes are given whole."""
-        given = self.shares.get(sequence, 0)
-        if not sequence.canonical_tokens:
-            return sequence.pending - given
-        return 0 if given or sequence.piece > self.budget else sequence.piece
-
-
-class Round:
-    """One class's part of a step.
-
-    `turns` is a heap of owners, who is owed most on top. `prefills` are those of an owner's
-    sequences that run and want more. `line` is a heap of the owners who wait and have no seat, who
-    is to have the next one on top. `opens`: somebody may still be seated.
-    """
-
-    __slots__ = ("line", "opens", "prefills", "rank", "turns")
-
-    def __init__(self, rank: int, *, opens: bool) -> None:
-        self.rank = rank
-        self.opens = opens
-        self.prefills: dict[OwnerId, deque[Sequence]] = {}
-        self.turns: list[tuple[tuple[float, int], OwnerId]] = []
-        self.line: list[tuple[bool, tuple[float, int], OwnerId]] = []
-
-    def prefill(self, step: Step, owner_id: OwnerId) -> Sequence | None:
-        """The owner's first sequence that runs and is not yet given all that it wants."""
-        queue = self.prefills.get(owner_id)
-        while queue:
-            sequence = queue[0]
-            if sequence.status is Status.RUNNING and step.wanted(sequence):
-                return sequence
-            queue.popleft()
-        return None
 
 
 class Scheduler:
@@ -173,6 +124,8 @@ class Scheduler:
         # One that was preempted or has ended since is not in its place any more.
         step.admitted += [s for s in self._resumed if s.status is Status.RUNNING]
         self._resumed.clear()
+        waiting = chain.from_iterable(self.waiting.of(RANKS[JobClass.BACKGROUND]).values())
+        step.put_off.update(sequence for sequence in waiting if sequence.is_put_off)
         for group in GROUPS:
             preemptions = self.preemptions
             self._decode(step, group, now)
@@ -197,7 +150,7 @@ class Scheduler:
         assert sequence.holding is not None
         while not self._cache.extend(sequence.holding, len(sequence.ids)):
             weakest = self._weakest()
-            self._preempt(step, weakest, now)
+            self._preempt(step, weakest, now, by=sequence)
             if weakest is sequence:
                 return False
         return True
@@ -248,17 +201,14 @@ class Scheduler:
 
     def _admit(self, step: Step, round_: Round, owner_id: OwnerId, now: float) -> bool:
         """Seat the owner's next, or first whoever has the better claim to a seat."""
-        sequence = self._ready(round_.rank, owner_id) if round_.opens else None
+        sequence = self._candidate(step, round_, owner_id)
+        while sequence is not None and not self._seat(step, sequence, now):
+            if not sequence.is_throwaway:
+                round_.opens = False
+                return False
+            self._put_off(step, sequence, by=sequence)
+            sequence = self._candidate(step, round_, owner_id)
         if sequence is None:
-            return False
-        while round_.line and round_.line[0][-1] != owner_id:
-            other = self._ready(round_.rank, round_.line[0][-1])
-            if other is not None:
-                sequence = other
-                break
-            heappop(round_.line)
-        if not self._seat(step, sequence, now):
-            round_.opens = False
             return False
         if round_.line:
             heappop(round_.line)
@@ -269,10 +219,20 @@ class Scheduler:
             self._give(step, sequence, 1)
         return True
 
-    def _ready(self, rank: int, owner_id: OwnerId) -> Sequence | None:
-        """The owner's next that need not wait for a prefix."""
+    def _candidate(self, step: Step, round_: Round, owner_id: OwnerId) -> Sequence | None:
+        sequence = self._ready(step, round_.rank, owner_id) if round_.opens else None
+        while sequence is not None and round_.line and round_.line[0][-1] != owner_id:
+            other = self._ready(step, round_.rank, round_.line[0][-1])
+            if other is not None:
+                return other
+            heappop(round_.line)
+        return sequence
+
+    def _ready(self, step: Step, rank: int, owner_id: OwnerId) -> Sequence | None:
+        """The owner's next that is not put off and need not wait for a prefix."""
         queue = self.waiting.of(rank).get(owner_id, ())
-        return next((s for s in queue if not self._waits_for_prefix(s)), None)
+        ready = (s for s in queue if s not in step.put_off and not self._waits_for_prefix(s))
+        return next(ready, None)
 
     @property
     def _seated(self) -> int:
@@ -282,7 +242,7 @@ class Scheduler:
         """Whether one more of those who wait may run, if need be in the place of a weaker one."""
         if self._seated < self._capacity.max_running:
             return True
-        if not self.running or self.running[-1].rank > rank:
+        if not self.running or self.running[-1].strength > rank:
             return bool(self.running)
         seats = self._seats[rank]
         several = self.running[-1].rank == rank and len(seats) < seats.total()
@@ -292,22 +252,16 @@ class Scheduler:
         holding = None
         while holding is None:
             if self._seated < self._capacity.max_running:
-                holding = self._cache.acquire(
-                    sequence.ids,
-                    sequence.scopes,
-                    known_end=sequence.known_end,
-                    now=now,
-                    ahead=sequence.worst_case_tokens,
-                )
+                holding = sequence.acquire(self._cache, now)
             if holding is None:
                 weakest = self._weakest() if self.running else None
                 if weakest is None or not self._is_weaker(weakest, sequence):
                     return False
-                self._preempt(step, weakest, now)
+                self._preempt(step, weakest, now, by=sequence)
         self.waiting.remove(sequence)
         self._turns += 1
         sequence.turn = self._turns
-        sequence.holding = holding
+        sequence.holding, sequence.patience = holding, None
         self._seats[sequence.rank][sequence.owner_id] += 1
         if holding.restoring is not None:
             sequence.status = Status.RESTORING
@@ -329,29 +283,29 @@ class Scheduler:
         sequence.written = sequence.holding.cached
         sequence.status = Status.RUNNING
         self.running.append(sequence)
-        self.running.sort(key=lambda s: (s.rank, s.turn))
+        self.running.sort(key=lambda s: (s.strength, s.turn))
 
     # ------------------------------------------------------------ who gives way
 
     def _weakest(self) -> Sequence:
-        """Of the lowest class the newest whose owner has another there, else the newest."""
+        """Of the weakest the newest whose owner has another in the class, else the newest."""
         newest = self.running[-1]
         seats = self._seats[newest.rank]
         if len(seats) == seats.total():
             return newest
         # Another that is being restored gives nothing back, and counts all the same.
         several = (s for s in reversed(self.running) if seats[s.owner_id] > 1)
-        return next((s for s in several if s.rank == newest.rank), newest)
+        return next((s for s in several if s.strength == newest.strength), newest)
 
     def _is_weaker(self, runs: Sequence, waits: Sequence) -> bool:
         """Whether one that runs is weaker than one that waits would be."""
         seats = self._seats[waits.rank]
         first = waits.owner_id not in seats
-        return runs.rank > waits.rank or (
-            runs.rank == waits.rank and first and seats[runs.owner_id] > 1
+        return runs.strength > waits.strength or (
+            runs.strength == waits.strength and first and seats[runs.owner_id] > 1
         )
 
-    def _preempt(self, step: Step, sequence: Sequence, now: float) -> None:
+    def _preempt(self, step: Step, sequence: Sequence, now: float, *, by: Sequence) -> None:
         self.preemptions += 1
         share = step.shares.pop(sequence, 0)
         step.budget += share
@@ -363,6 +317,19 @@ class Scheduler:
         self.waiting.add(sequence)
         sequence.written = 0
         sequence.status = Status.WAITING
+        if sequence.is_throwaway:
+            self._put_off(step, sequence, by=by)
+
+    def _put_off(self, step: Step, sequence: Sequence, *, by: Sequence) -> None:
+        """A throw-away branch has no seat or no room: others have it, or are to have it."""
+        others = frozenset((*self.running, *self.restoring, by)) - {sequence}
+        sequence.waits_for = others
+        step.put_off.add(sequence)
+        if self._seated < self._capacity.max_running:
+            known = sequence.patience
+            sequence.patience = others if known is None else known & others
+            if not sequence.patience:
+                step.refused.append(sequence)
 
     def _unseat(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

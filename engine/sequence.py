@@ -13,7 +13,7 @@ from array import array
 
 import msgspec
 
-from engine.api import FinishReason, Job, JobClass, OwnerId, Seam, Subject, SubjectKind
+from engine.api import FinishReason, Job, JobClass, OwnerId, Refusal, Seam, Subject, SubjectKind
 from engine.errors import InvalidJob, PromptTooLong
 from engine.kv.cache import Cache, lease_key
 from engine.kv.holding import Closing, Holding
@@ -23,6 +23,9 @@ from engine.step import Draw, Run
 
 RANKS = {JobClass.INTERACTIVE: 0, JobClass.BACKGROUND: 1, JobClass.DRAFT: 2}
 """The scheduler's order of job classes: a lower rank goes first."""
+
+THROWAWAY = len(RANKS)
+"""What a throw-away branch counts as where blocks or seats are short: weaker than every class."""
 
 UNSTATED_REPLY_TOKENS = 2048
 """The worst case of a reply that has no limit but the context: none in the Mooncake trace is
@@ -52,6 +55,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     reason: FinishReason
     seam: Seam = Seam.CUT
     kept: tuple[int, ...] | None = None
+    refusal: Refusal | None = None
 
 
 class Times:
@@ -102,6 +106,9 @@ class Sequence:
     `ids` are prompt and output; `[0, written)` of them have committed KV. The reply is full at
     `end` ids. `arrival` orders what waits, `turn` what runs. `progress` is the prompt's, `miss` that
     of the first admission. `ending` was asked for while a step was in flight and waits for its commit.
+
+    A throw-away branch (a title, a summary) reads what its session has cached and leaves nothing. Where
+    it has no room it is put off until one of `waits_for` has gone, and refused once all of `patience` have.
     """
 
     __slots__ = (
@@ -114,17 +121,21 @@ class Sequence:
         "held_until",
         "holding",
         "ids",
+        "is_throwaway",
         "job",
         "key",
         "miss",
         "output",
+        "patience",
         "progress",
         "rank",
         "scopes",
         "seed",
         "status",
+        "strength",
         "times",
         "turn",
+        "waits_for",
         "written",
     )
 
@@ -132,6 +143,8 @@ class Sequence:
         self.job = job
         self.key = lease_key(job.owner_id, job.session_id)
         self.rank = RANKS[job.job_class]
+        self.is_throwaway = job.job_class is JobClass.BACKGROUND and not self.is_warm_up
+        self.strength = THROWAWAY if self.is_throwaway else self.rank
         self.scopes = scopes_of(job.zones)
         self.ids: Ids = array("I", job.token_ids)
         self.output: Ids = array("I", job.resumed_output)
@@ -146,6 +159,8 @@ class Sequence:
         self.written = 0
         self.holding: Holding | None = None
         self.held_until: tuple[Sequence, int] | None = None
+        self.waits_for: frozenset[Sequence] = frozenset()
+        self.patience: frozenset[Sequence] | None = None
         self.ending: Ending | None = None
         self.forgotten = False
         self.times = Times(now)
@@ -159,6 +174,15 @@ class Sequence:
     @property
     def is_stopped(self) -> bool:
         return self.ending is not None and self.ending.reason is FinishReason.CANCELLED
+
+    @property
+    def is_seated(self) -> bool:
+        return self.status in (Status.RUNNING, Status.RESTORING)
+
+    @property
+    def is_put_off(self) -> bool:
+        """Nobody has gone since it had no room."""
+        return bool(self.waits_for) and all(other.is_seated for other in self.waits_for)
 
     @property
     def prompt_tokens(self) -> int:
@@ -209,6 +233,8 @@ class Sequence:
         Where passes are canonical: whole pieces of the prompt. The rest was computed in a shorter
         pass than the one in which a longer prompt would compute it.
         """
+        if self.is_throwaway:
+            return 0
         if not self.canonical_tokens:
             return self.written
         prompt = min(self.written, self.prompt_tokens)
@@ -227,10 +253,20 @@ class Sequence:
             draw=self._draw() if draws else None,
         )
 
+    def acquire(self, cache: Cache, now: float) -> Holding | None:
+        """Blocks for what it has to compute; None: no room for it now."""
+        ahead = self.worst_case_tokens
+        if self.is_throwaway:
+            known_end = self.known_end
+            return cache.branch(
+                self.ids, self.scopes, known_end=known_end, ahead=ahead, key=self.key
+            )
+        return cache.acquire(self.ids, self.scopes, known_end=self.known_end, now=now, ahead=ahead)
+
     def give_back(self, cache: Cache, now: float) -> None:
         """It holds no blocks any more; what is written in them is published, or forgotten."""
         assert self.holding is not None
-        if self.forgotten:
+        if self.forgotten or self.is_throwaway:
             cache.discard(self.holding)
         elif self.job.job_class is JobClass.DRAFT:
             cache.orphan(self.holding, self.ids, self.publishable, key=self.key, now=now)
@@ -262,7 +298,7 @@ class Sequence:
         """Whether it prefills, and is going to publish a block that ends at `end`."""
         return (
             self.status is Status.RUNNING
-            and not self.forgotten
+            and not (self.forgotten or self.is_throwaway)
             and self.written < end <= self.written + self.pending
         )
 

@@ -13,7 +13,11 @@ Scope = NewType("Scope", str)
 
 
 class JobClass(enum.StrEnum):
-    """The scheduler's order, strongest first."""
+    """The scheduler's order, strongest first.
+
+    What is BACKGROUND and replies is a throw-away branch of its session: a title, a summary. It
+    publishes nothing, and takes no memory that its session's next turn could miss.
+    """
 
     INTERACTIVE = "interactive"
     BACKGROUND = "background"

@@ -41,12 +41,12 @@ from engine.kv.parking import Parking
 from engine.kv.pins import DEFAULT_BUDGET, PUBLISHED, Budget, LeaseKey, blocks_of
 from engine.kv.prefix import Entry, Ids, Match, PrefixIndex, Scopes
 from engine.kv.prices import Prices
-from engine.kv.promises import Promises
 from engine.kv.retention import CostWorth, EvictionQueue
 from engine.kv.returns import MOONCAKE, GapModel
+from engine.kv.supply import Supply
 from engine.kv.survey import snapshot
 from engine.kv.tiers import NO_TIERS, Tiers
-from engine.step import Arrival, BlockId, Copy, Transfer
+from engine.step import Arrival, BlockId, Transfer
 
 
 class Cache:
@@ -94,7 +94,7 @@ class Cache:
         )
         sizes = block_tokens, granule_tokens
         self.parking = Parking(pool, self._queue, self.tiers, sizes=sizes, prices=self._prices)
-        self._promises = Promises(pool)
+        self._supply = Supply(pool, self._evictor, block_tokens, index.root)
         self._uses = 0
 
     # ------------------------------------------------------------ a sequence's road
@@ -116,36 +116,12 @@ class Cache:
         """
         match = self._match(ids, scopes, known_end)
         self._touch(self._index.cut_behind(match), now)
-        self._pool.share(match.blocks)
-        missing = self._blocks_to(len(ids)) - len(match.blocks)
-        promised = self._blocks_to(len(ids) + ahead) - self._blocks_to(len(ids))
-        if not self._promises.allow(missing + promised):
-            self._give_back(match.blocks)
+        parked = self.parking.find(ids, scopes, known_end, match.tokens)
+        ends = len(ids), len(ids) + ahead
+        # Whole blocks only: what is copied when the sequence runs must not be restored before.
+        holding = self._supply.hold(match, scopes, ends, copies=parked is None)
+        if holding is None:
             return None
-        after = match.blocks[-1] if match.blocks else None
-        tokens, partial = match.tokens, match.partial
-        parked = self.parking.find(ids, scopes, known_end, tokens)
-        if parked is not None:
-            # Whole blocks only: what is copied when the sequence runs must not be restored before.
-            tokens, partial = len(match.blocks) * self._block_tokens, None
-        if partial is not None:
-            self._pool.begin_copy(partial)
-        fresh = self._allocate(missing, after)
-        if fresh is None and partial is not None:
-            # A pool so full that the copy's source itself has to go: match whole blocks only.
-            self._pool.end_copy(partial)
-            self._give_back(())
-            tokens, partial = len(match.blocks) * self._block_tokens, None
-            fresh = self._allocate(missing, after)
-        if fresh is None:
-            self._give_back(match.blocks)
-            return None
-        holding = Holding(scopes, match.blocks + fresh, self._index.root)
-        holding.cached = tokens
-        self._promises.make(holding, promised)
-        if partial is not None:
-            slots = tokens % self._block_tokens
-            holding.copy = Copy(source=partial, target=fresh[0], slots=slots)
         if parked is not None:
             self.parking.restore(holding, parked)
         known = parked.end if parked else match.tokens
@@ -153,22 +129,26 @@ class Cache:
         return holding
 
     @metered
+    def branch(
+        self, ids: Ids, scopes: Scopes, *, known_end: int, ahead: int, key: LeaseKey
+    ) -> Holding | None:
+        """The same for a throw-away branch of the subject, which leaves nothing behind (law 2).
+
+        It makes room of nothing but what is idle and not the subject's. Nor does anybody else while
+        it holds blocks: who is told that there is no room gets it by dropping branches first.
+        Give it back by `discard`.
+        """
+        match = self._match(ids, scopes, known_end)
+        return self._supply.branch(match, scopes, (len(ids), len(ids) + ahead), key=key)
+
+    @metered
     def extend(self, holding: Holding, end: int) -> bool:
         """Make the block table reach position `end`; False, and no change: no room now."""
-        missing = self._blocks_to(end) - len(holding.table)
-        if missing <= 0:
-            return True
-        fresh = self._allocate(missing, holding.table[-1])
-        holding.table += fresh or ()
-        self._promises.redeem(holding, len(fresh or ()))
-        return fresh is not None
+        return self._supply.extend(holding, end)
 
     def copied(self, holding: Holding) -> None:
         """The copy is done (or will never be asked for); its source may go."""
-        if holding.copy is not None:
-            self._pool.end_copy(holding.copy.source)
-            holding.copy = None
-            self._give_back(())
+        self._supply.copied(holding)
 
     @metered
     def publish(self, holding: Holding, ids: Ids, written: int) -> None:
@@ -202,12 +182,14 @@ class Cache:
 
     @metered
     def discard(self, holding: Holding) -> None:
-        """Give the blocks back unpublished and have them wiped: their subject was forgotten."""
-        self._promises.redeem(holding, holding.promised)
+        """Give the blocks back and have them wiped: thrown away, or their subject was forgotten."""
+        # What a branch has matched is the index's, and not its own to wipe.
+        own = 0 if holding.branch is None else holding.cached // self._block_tokens
+        self._supply.close(holding)
         self.copied(holding)
-        self._pool.wipe_when_free(holding.table)
+        self._pool.wipe_when_free(holding.table[own:])
         if not self.parking.abandon(holding):
-            self._give_back(holding.table)
+            self._supply.give_back(holding.table)
 
     # ------------------------------------------------------------ subjects
 
@@ -281,7 +263,7 @@ class Cache:
         self._pool.check(in_use, kept)
         self.tiers.check()
         self._leases.check()
-        self._promises.check(holdings)
+        self._supply.check(holdings)
         for holding in holdings:
             own = holding.table[holding.published // self._block_tokens :]
             matched = holding.cached // self._block_tokens - holding.published // self._block_tokens
@@ -298,7 +280,7 @@ class Cache:
         It has as much cached as was whole; the rest is to be computed.
         """
         holding, given_back = self.parking.arrived(arrival)
-        self._give_back(given_back)
+        self._supply.give_back(given_back)
         return holding
 
     @metered
@@ -334,7 +316,7 @@ class Cache:
 
     def _close(self, holding: Holding, ids: Ids, written: int, now: float) -> Entry | None:
         """Publish and give back; returns what the path ends in, if anything of it is published."""
-        self._promises.redeem(holding, holding.promised)
+        self._supply.close(holding)
         if self.parking.abandon(holding):
             return None
         self.copied(holding)
@@ -343,7 +325,7 @@ class Cache:
             self._publish(holding, ids, written)
         if holding.published:
             self._touch(holding.entry, now)
-        self._give_back(holding.table)
+        self._supply.give_back(holding.table)
         return holding.entry if holding.published else None
 
     def _publish(self, holding: Holding, ids: Ids, end: int) -> None:
@@ -360,15 +342,6 @@ class Cache:
         self._queue.offer(done.entry)
         if done.new_tokens:
             self.journal.note(CacheChange.PUBLISHED, done.entry.scope, done.new_tokens)
-
-    def _give_back(self, blocks: Iterable[BlockId]) -> None:
-        """One user fewer."""
-        self._pool.free(blocks)
-        self._evictor.look_again()
-
-    def _allocate(self, count: int, after: BlockId | None) -> list[BlockId] | None:
-        self._evictor.make_room(count)
-        return self._pool.allocate(count, after)
 
     def _forget(self, subject: Subject, running: Sequence[Holding]) -> LeaseState:
         self.tiers.forget(subject)
@@ -389,9 +362,6 @@ class Cache:
         self._uses += 1
         for above in entry.path():
             above.used, above.used_s = self._uses, now
-
-    def _blocks_to(self, position: int) -> int:
-        return -(-position // self._block_tokens)
 
 
 def lease_key(owner_id: OwnerId, session_id: SessionId | None) -> LeaseKey:

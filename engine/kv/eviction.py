@@ -5,12 +5,14 @@ sequence and no step. Upholds law 9: never more than what is missing, never a bl
 """
 
 from collections import Counter
+from collections.abc import Collection
 from itertools import islice, takewhile
 
 from engine.figures import EvictionReason
 from engine.kv.blocks import BlockPool
 from engine.kv.journal import Journal
 from engine.kv.leases import Leases
+from engine.kv.pins import Lease, LeaseKey
 from engine.kv.prefix import Entry, PrefixIndex, is_operators
 from engine.kv.regret import BEFORE_TOKENS, Regret, end_of_path
 from engine.kv.retention import EvictionQueue, retention_of
@@ -40,10 +42,13 @@ class Evictor:
         self._journal = journal
         self._busy: list[Entry] = []
 
-    def make_room(self, wanted: int) -> None:
-        """Let leaves go until `wanted` blocks are free, if what is idle is enough for that."""
+    def make_room(self, wanted: int, sparing: Collection[LeaseKey] = ()) -> None:
+        """Let leaves go until `wanted` blocks are free, if what is idle is enough for that.
+
+        With `sparing`, none that was used lately or that is to be kept, and none of these subjects.
+        """
         if self._pool.free_blocks < wanted <= self._pool.free_blocks + self._pool.idle_blocks:
-            self._evict(wanted)
+            self._evict(wanted, sparing)
 
     def look_again(self) -> None:
         """Something was given back: leaves that were passed over as busy may be idle now."""
@@ -82,17 +87,25 @@ class Evictor:
         tail = takewhile(lambda block: self._pool.users(block) == own[block], entry.blocks[::-1])
         return sum(1 for _ in tail)
 
-    def _evict(self, wanted: int) -> None:
+    def _evict(self, wanted: int, sparing: Collection[LeaseKey]) -> None:
+        spared: list[Entry] = []
         while self._pool.free_blocks < wanted:
             leaf = self._queue.take()
             if leaf is None:
                 break
+            if sparing and not _is_spare(leaf, sparing):
+                spared.append(leaf)
+                if retention_of(leaf) > RetentionClass.IDLE:
+                    break
+                continue
             idle = self._idle_blocks(leaf, wanted - self._pool.free_blocks)
             if idle:
                 self._trim(leaf, idle)
             else:
                 # Out of the way until something is given back: many run, few end.
                 self._busy.append(leaf)
+        for leaf in spared:
+            self._queue.offer(leaf)
 
     def _idle_blocks(self, leaf: Entry, most: int) -> int:
         """How many blocks at the leaf's end no sequence and no copy needs, up to `most`."""
@@ -108,3 +121,10 @@ class Evictor:
         self._leases.settle(holders)
         self._journal.note_eviction(leaf.scope, trimming.tokens, blocks, why)
         self.regret.remember(leaf.scope, ids, (end - trimming.tokens, end), self._queue.now)
+
+
+def _is_spare(leaf: Entry, sparing: Collection[LeaseKey]) -> bool:
+    """Whether it is idle, and nobody's of whom all is spared."""
+    holders = (holder for holder in leaf.held_by if isinstance(holder, Lease))
+    own = any(lease.key in sparing for lease in holders)
+    return not own and retention_of(leaf) <= RetentionClass.IDLE

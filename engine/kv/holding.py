@@ -2,6 +2,7 @@
 
 import msgspec
 
+from engine.kv.pins import LeaseKey
 from engine.kv.prefix import Entry, Scopes
 from engine.step import BlockId, Copy, TransferId
 
@@ -26,11 +27,12 @@ class Holding:
 
     `cached` tokens were matched at acquire, or restored from `restored` on; `[0, published)` is the
     index's as well. `promised` blocks more are kept free for it. `closing` is said before it is
-    given back.
+    given back. `branch`: a throw-away branch of this subject, which publishes nothing.
     While `restoring` the runner writes into the table's blocks, and nobody may read or free them.
     """
 
     __slots__ = (
+        "branch",
         "cached",
         "closing",
         "copy",
@@ -53,4 +55,5 @@ class Holding:
         self.copy: Copy | None = None
         self.restored: int | None = None
         self.closing = A_TURN
+        self.branch: LeaseKey | None = None
         self.restoring: TransferId | None = None

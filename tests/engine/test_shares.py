@@ -310,8 +310,12 @@ def test_decodes_go_first_and_drafts_only_where_nothing_else_can_run(load, step_
         classes = {jobs[job_id].job_class for job_id in moment.shares}
         if JobClass.DRAFT in classes:
             assert classes == {JobClass.DRAFT}
-            unfinished = set(jobs) - set(desk.ended)
-            assert {jobs[job_id].job_class for job_id in unfinished} == {JobClass.DRAFT}
+            for job_id in set(jobs) - set(desk.ended):
+                # A throw-away branch that has no room lets drafts pass.
+                passed = job_id in moment.waiting and jobs[job_id].limits.max_output_tokens
+                assert jobs[job_id].job_class in (
+                    (JobClass.DRAFT, JobClass.BACKGROUND) if passed else (JobClass.DRAFT,)
+                )
             continue
         for job_id, pending in moment.pending.items():
             if pending == 1 and jobs[job_id].job_class is not JobClass.DRAFT:
@@ -341,7 +345,12 @@ def test_10_turns_of_many_owners_finish_in_any_pool_that_fits_one(
 
     assert set(seen) == set(desk.ended)
     for job_id, job in seen.items():
-        ended, receipt = desk.ended[job_id], desk.receipt(job)
+        ended = desk.ended[job_id]
+        if ended.reason is FinishReason.REFUSED:
+            # A throw-away branch: it takes only what is spare.
+            assert job.job_class is JobClass.BACKGROUND and job.limits.max_output_tokens
+            continue
+        receipt = desk.receipt(job)
         said = answer(job.token_ids, len(ended.token_ids), (EOS_TOKEN_ID,))
         assert (ended.reason, ended.token_ids) == (FinishReason.LENGTH, said)
         assert receipt.cached_tokens + receipt.computed_tokens == len(job.token_ids)

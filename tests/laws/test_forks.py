@@ -1,6 +1,7 @@
 """Throw-away branches: a title or a summary asks its question behind a conversation's ids (law 2)."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from engine.api import (
     CacheSource,
     Engine,
+    FinishReason,
+    Forget,
     Job,
     JobClass,
     Limits,
@@ -16,96 +19,160 @@ from engine.api import (
     Role,
     Scope,
     Started,
+    Subject,
+    SubjectKind,
     Zone,
 )
 from engine.api import Message as Said
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
-from tests.kit.desk import BEN, Desk, Turn, config, seeded
+from engine.step import BlockId
+from tests.kit.desk import ANN, BEN, Desk, config
 from tests.kit.engines import PERSONA, Chat, a_job, open_local, play
 from tests.kit.indexes import INDEXES, MakeIndex
+from tests.kit.paper import EOS_TOKEN_ID, answer
+from tests.kit.titles import SILENCE_S, Round, lived, lives
 
 TITLE_TOKENS, REPLY_TOKENS = 6, 5
 QUESTION = "Give this conversation a title of three words."
 
 
-def desk_on(make_index: MakeIndex, pool_blocks: int) -> Desk:
-    core_config = config(pool_blocks=pool_blocks, context_tokens=16 * pool_blocks)
+def desk_on(make_index: MakeIndex, block_tokens: int, pool_blocks: int) -> Desk:
+    core_config = config(
+        block_tokens=block_tokens,
+        pool_blocks=pool_blocks,
+        context_tokens=block_tokens * pool_blocks,
+    )
     pool = BlockPool(pool_blocks, wipe_freed=True)
-    index = make_index(pool, core_config.block_tokens)
-    return Desk(core_config, Cache(pool, index, core_config.block_tokens))
+    return Desk(core_config, Cache(pool, make_index(pool, block_tokens), block_tokens))
 
 
-def title(desk: Desk, log: list[int], question: int) -> Job:
-    """On the conversation's own ids, and of no session: nobody goes on from it."""
-    ids = [*log, *range(60, 60 + question)]
-    return desk.job(ids, output=TITLE_TOKENS, job_class=JobClass.BACKGROUND)
+def title(desk: Desk, log: Sequence[int], *, output: int = TITLE_TOKENS) -> Job:
+    """On the conversation's own ids, with a question of twenty tokens behind them."""
+    ids = [*log, *range(60, 80)]
+    return desk.job(ids, session="chat", output=output, job_class=JobClass.BACKGROUND)
 
 
-def own_blocks(shared: int, end: int) -> int:
-    """What a path up to `end` needs besides the whole blocks of its first `shared` tokens."""
-    return -(-end // 16) - shared // 16
+def first_turn(desk: Desk, tokens: int = 38) -> list[int]:
+    """A conversation's ids after it."""
+    job = desk.job(range(2, 2 + tokens), session="chat", output=REPLY_TOKENS)
+    return [*job.token_ids, *desk.run(job).token_ids]
 
 
-def chat(desk: Desk, seed: int, question: int | None) -> list[Turn]:
-    """A conversation until the pool is full, and its turns; with titles, where there is room.
+def compare(desks: Sequence[Desk], life: list[Round], titled: set[int], judged: set[int]) -> None:
+    """Live it at the first desk with titles and at the second without."""
+    one, other = lived(desks[0], life, titled), lived(desks[1], life)
 
-    A title comes before the next turn, in the middle of it, or is cancelled in its own.
-    """
-    words, moments = seeded(seed), seeded(seed + 1)
-    room = desk.config.pool_blocks
-    log: list[int] = []
-    turns: list[Turn] = []
-    while len(log) + 25 <= 16 * room:
-        before, shared = list(log), len(log)
-        log += [words.randrange(2, 50) for _ in range(words.randrange(1, 20))]
-        turn = desk.job(log, session="chat", output=REPLY_TOKENS)
-        kept = own_blocks(0, shared)
-        branch = own_blocks(shared, shared + (question or 0) + TITLE_TOKENS)
-        beside = own_blocks(shared, len(log) + REPLY_TOKENS)
-        if question is not None and before and kept + branch <= room:
-            asked = desk.submit(title(desk, before, question))
-            for _ in range(moments.randrange(4)):
-                desk.step()
-            if moments.random() < 0.3:
-                desk.cancel(asked)
-            elif moments.random() < 0.5 or kept + branch + beside > room:
-                desk.finish(asked)
-        turns.append(desk.run(turn))
-        log += turns[-1].token_ids
-        desk.drain()
-        desk.core.check()
-    return turns
+    assert {job.job_id for job in one.titles} <= set(desks[0].ended)
+    for (chat, turn), (_, plain) in zip(one.turns, other.turns, strict=True):
+        assert turn.token_ids == plain.token_ids
+        if chat in judged:
+            assert turn.receipt.computed_tokens <= plain.receipt.computed_tokens
 
 
 @pytest.mark.parametrize("make_index", INDEXES)
-@given(seed=st.integers(0, 1 << 16), pool_blocks=st.integers(4, 16), question=st.integers(1, 30))
-@settings(max_examples=40, deadline=None)
-def test_02_a_title_never_costs_the_next_turn_a_token(make_index, seed, pool_blocks, question):
-    """Also where the pool has room for what runs and what is kept, and for nothing else."""
-    titled = chat(desk_on(make_index, pool_blocks), seed, question)
-    plain = chat(desk_on(make_index, pool_blocks), seed, None)
+@pytest.mark.parametrize("block_tokens", [4, 16])
+@given(pool_blocks=st.integers(4, 24), life=lives)
+@settings(max_examples=60, deadline=None)
+def test_02_a_title_never_costs_the_next_turn_a_token(make_index, block_tokens, pool_blocks, life):
+    """In a pool of a few blocks that holds nothing but the conversation, idle or not."""
+    alone = [one._replace(chat=0, titles=[t._replace(chat=0) for t in one.titles]) for one in life]
+    desks = [desk_on(make_index, block_tokens, pool_blocks) for _ in range(2)]
 
-    assert [turn.token_ids for turn in titled] == [turn.token_ids for turn in plain]
-    for one, other in zip(titled, plain, strict=True):
-        # A title computes the KV of the last reply's last token, which a turn leaves open.
-        assert one.receipt.computed_tokens <= other.receipt.computed_tokens
+    compare(desks, alone, titled={0}, judged={0})
 
 
 @pytest.mark.parametrize("make_index", INDEXES)
-def test_09_what_a_title_leaves_behind_is_the_first_to_go(make_index):
-    desk = desk_on(make_index, 8)
-    first = desk.job(range(2, 40), session="chat", output=REPLY_TOKENS)
-    log = [*first.token_ids, *desk.run(first).token_ids]
-    asked = title(desk, log, 20)
-    desk.run(asked)
+@pytest.mark.parametrize("block_tokens", [4, 16])
+@given(pool_blocks=st.integers(4, 24), life=lives)
+@settings(max_examples=60, deadline=None)
+def test_02_a_title_costs_its_own_conversation_nothing_beside_idle_ones(
+    make_index, block_tokens, pool_blocks, life
+):
+    desks = [desk_on(make_index, block_tokens, pool_blocks) for _ in range(2)]
 
+    compare(desks, life, titled={0}, judged={0})
+
+
+@pytest.mark.parametrize("make_index", INDEXES)
+@pytest.mark.parametrize("block_tokens", [4, 16])
+@given(pool_blocks=st.integers(4, 24), life=lives)
+@settings(max_examples=60, deadline=None)
+def test_02_no_title_costs_any_conversation_a_token_within_ten_minutes(
+    make_index, block_tokens, pool_blocks, life
+):
+    """What was drafted is a guess, and room for it is anybody's."""
+    busy = [one._replace(silence=False, draft=False) for one in life]
+    desks = [desk_on(make_index, block_tokens, pool_blocks) for _ in range(2)]
+
+    compare(desks, busy, titled={0, 1, 2}, judged={0, 1, 2})
+
+
+@pytest.mark.parametrize("make_index", INDEXES)
+def test_05_a_title_leaves_nothing_behind(make_index):
+    desk = desk_on(make_index, 16, 8)
+    log = first_turn(desk)
+    before = desk.core.stats().blocks, desk.core.snapshot(0.0).nodes
+
+    asked = title(desk, log)
+    ended = desk.run(asked)
+    desk.drain()
+
+    assert (desk.core.stats().blocks, desk.core.snapshot(0.0).nodes) == before
+    assert ended.receipt.cached_tokens == len(log) - 1
+    assert ended.token_ids == answer(asked.token_ids, TITLE_TOKENS, (EOS_TOKEN_ID,))
+
+
+@pytest.mark.parametrize("make_index", INDEXES)
+def test_09_a_title_takes_the_place_of_an_idle_conversation_and_of_no_other(make_index):
+    desk = desk_on(make_index, 16, 8)
     desk.run(desk.job([90] * 70, owner_id=BEN, session="other", output=REPLY_TOKENS))
+    log = first_turn(desk)
 
-    turn = desk.run(desk.job([*log, 50, 51], session="chat", output=0))
-    assert turn.receipt.cached_tokens >= len(log) - 1
-    again = desk.run(title(desk, log, 20))
-    assert again.receipt.cached_tokens < len(asked.token_ids) - 1
+    refused = desk.submit(title(desk, log))
+    desk.drain()
+    desk.now += SILENCE_S
+    served = desk.run(title(desk, log))
+
+    ended = desk.ended[refused.job_id]
+    assert ended.reason is FinishReason.REFUSED
+    assert ended.refusal is not None and ended.refusal.code == "overloaded"
+    assert served.reason is FinishReason.LENGTH
+    assert served.receipt.cached_tokens == len(log) - 1
+
+
+@pytest.mark.parametrize("make_index", INDEXES)
+def test_10_a_title_without_room_waits_for_who_runs_and_holds_up_nobody(make_index):
+    desk = desk_on(make_index, 16, 8)
+    log = first_turn(desk)
+    turn = desk.submit(desk.job([90] * 60, owner_id=BEN, session="other", output=12))
+    desk.step()
+
+    asked = desk.submit(title(desk, log, output=30))
+    draft = desk.submit(desk.job([*log, 7], session="chat", output=0, job_class=JobClass.DRAFT))
+    desk.step()
+    waits = asked.job_id not in desk.ended
+    desk.finish(turn)
+    desk.drain()
+
+    assert waits
+    assert desk.ended[asked.job_id].reason is FinishReason.REFUSED
+    assert desk.ended[draft.job_id].reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("make_index", INDEXES)
+def test_01_a_title_of_a_forgotten_conversation_is_wiped_with_it(make_index):
+    desk = desk_on(make_index, 16, 8)
+    log = first_turn(desk)
+    desk.submit(title(desk, log))
+    desk.step()
+    subject = Subject(kind=SubjectKind.SESSION, subject_id="chat", owner_id=ANN)
+
+    desk.core.lease(subject, Forget(), desk.now)
+    desk.drain()
+
+    assert desk.core.stats().blocks.free == 8
+    assert all(desk.paper.is_blank(BlockId(block)) for block in range(8))
 
 
 async def title_of(chat: Chat) -> Job:
