@@ -73,7 +73,8 @@ class Groups:
     async def join(self, group_id: GroupId, user_id: UserId) -> None:
         """Raises `NotFound` for the group and for the account."""
         async with self._db.begin() as session:
-            if await session.get(Group, group_id) is None:
+            # One at a time: whoever joins twice at once is in once.
+            if await session.get(Group, group_id, with_for_update=True) is None:
                 raise _not_found()
             if await session.get(User, user_id) is None:
                 raise NotFound("There is no such account.", field="user_id")

@@ -73,7 +73,7 @@ class Keys:
         plain = MARK + new_secret()
         key = self._row(user_id, name, plain)
         key.scopes = tuple(one for one in KeyScope if one in scopes)
-        key.expires_at = None if lifetime is None else self._now() + lifetime
+        key.expires_at = None if lifetime is None else key.created_at + lifetime
         async with self._db.begin() as session:
             session.add(key)
         return NewKey(key=plain, view=_view(key))
