@@ -57,7 +57,7 @@ async def test_what_is_restored_is_what_was_there_and_goes_on(
         who = await new_person(db)
         accounts = Accounts(db)
         await accounts.create_user("a@example.org", "Ä\U0001f600", "a long password")
-        made = await Keys(db, accounts.revocations).create(who.user_id, "a key")
+        made = await Keys(db, accounts).create(who.user_id, "a key")
         conversation = await domain.conversations.create(who.user_id)
         first = await domain.send(who, conversation.id, "one \0 two", client_message_id="c1")
         leaf_id = (await domain.ended(who, first.response)).response.message_id
@@ -75,7 +75,7 @@ async def test_what_is_restored_is_what_was_there_and_goes_on(
         contextlib.aclosing(Database(target_url)) as db,
         open_domain(db, EchoEngine()) as domain,
     ):
-        assert (await Keys(db, Accounts(db).revocations).resolve(made.key)).user_id == who.user_id
+        assert (await Keys(db, Accounts(db)).resolve(made.key)).user_id == who.user_id
         second = await domain.send(who, conversation.id, "three", parent_id=leaf_id)
         assert (await domain.ended(who, second.response)).response.receipt is not None
 
