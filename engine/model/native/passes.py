@@ -45,7 +45,8 @@ class Passes:
     def logits(self, runs: Sequence[Run], rows: Sequence[int]) -> torch.Tensor:
         """Write the KV of all runs; float32 logits [len(rows), vocabulary], `rows` ascending.
 
-        A run's logits and KV depend on nothing but the run, whatever stands beside it.
+        A run's logits and KV depend on nothing but the run, whatever stands beside it; with groups
+        also on whether the rows of all runs are few, within what rounding weights to bfloat16 costs.
         """
         arrays = _Arrays(
             runs, self._pool.block_tokens, chain.from_iterable(run.token_ids for run in runs), rows
