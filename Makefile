@@ -19,7 +19,7 @@ say = @printf '\n== %s\n' "$(1)"
 help: ## What can be made.
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
-run: install page migrate ## Set up what is missing, then serve on 127.0.0.1:8000.
+run: install page ## Set up what is missing, then serve on 127.0.0.1:8000.
 	$(call say,Serving; stop with Ctrl-C)
 	@exec $(BIN)/keepwarm serve
 

@@ -1,6 +1,7 @@
 """The composition root: the only module that knows everybody, and the order of start and stop.
 
-    start   revision, port, engine, sweep and supervisor, first admin, then requests
+    start   port, migrations, engine, sweep and supervisor, first admin, then requests; meanwhile
+            the door says that it is alive
     stop    no new sockets or turns; live turns finish, or are interrupted and stored;
             sockets close with 1012; database and engine are let go
 
@@ -18,10 +19,10 @@ from collections.abc import Awaitable, Callable, Iterator
 import uvicorn
 from litestar import Litestar
 
-from app.db.revisions import check_revision
+from app.db.revisions import check_revision, migrate
 from app.errors import AppError
 from app.launch import engine_config
-from app.routes import problems, schema
+from app.routes import problems, schema, starting
 from app.routes.front import Front
 from app.routes.table import route_table
 from app.service import Service
@@ -79,9 +80,13 @@ async def serve(settings: Settings, opening: Awaitable[Engine], say: Callable[[s
     `say` hears where the server is. Raises `AppError` and the engine's `Misconfigured` for what its
     user can mend.
     """
-    await check_revision(settings.database_url)
     with _listening(settings) as listener:
-        service = Service(settings, await opening)
+        async with starting.answering(listener):
+            done = await migrate(settings.database_url, settings.data_dir)
+            if done.before != done.after:
+                say(done.words)
+            engine = await opening
+        service = Service(settings, engine)
         config = uvicorn_config(compose(service), settings)
         await Server(config, service, say).serve(sockets=[listener])
 

@@ -37,7 +37,9 @@ KV_MEMORY = "128MiB"
 class Server:
     """A running server, the folder it lives in, and who may come in."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", port: int, folder: Path) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", port: int, folder: Path, said: int = 0
+    ) -> None:
         self.process = process
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
@@ -46,6 +48,8 @@ class Server:
         self.admin_email = ADMIN_EMAIL
         self.admin_password = ADMIN_PASSWORD
         self.api_key = API_KEY
+        self._said = said
+        """What an earlier server of this folder wrote of its output, in characters."""
 
     @property
     def pid(self) -> int:
@@ -65,9 +69,8 @@ class Server:
         """Raises `AssertionError` with the server's own words when it does not come up."""
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
-                    return self
+            if "Keepwarm is on" in self.output[self._said :]:
+                return self
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.1)
         raise AssertionError(f"the server is not ready:\n{self.output}")
@@ -154,15 +157,16 @@ def run_command(folder: Path, *words: str, **settings: str) -> str:
 
 
 def start_server(folder: Path | None = None, port: int | None = None, **settings: str) -> Server:
-    """Migrate and serve; with the folder of an earlier server, on its data.
+    """Serve; with the folder of an earlier server, on its data.
 
     `settings` are environment variables beside or instead of the usual ones, such as
     `KEEPWARM_THREADS="1"`. Use it as a context manager, so that it ends with the test.
     """
     folder = folder or new_folder()
     port = port or free_port()
-    run_command(folder, "migrate", **settings)
-    with (folder / "server.log").open("ab") as log:
+    file = folder / "server.log"
+    said = len(file.read_text()) if file.exists() else 0
+    with file.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "app", "serve"],
             cwd=ROOT,
@@ -171,7 +175,7 @@ def start_server(folder: Path | None = None, port: int | None = None, **settings
             stderr=subprocess.STDOUT,
             preexec_fn=_die_with_parent,  # noqa: PLW1509  one call of the system, no lock
         )
-    server = Server(process, port, folder)
+    server = Server(process, port, folder, said)
     try:
         return server.wait_until_ready()
     except BaseException:
