@@ -284,10 +284,12 @@ class _Parts:
 
 def _assemble(config: EngineConfig, report: Callable[[str], None], make_cache: MakeCache) -> _Parts:
     loaded = load(config, report)
-    runner = ModelRunner(loaded, config)
-    report("checking the model against its own attention")
-    runner.warm_up()
-    renderer = Renderer(loaded.tokenizer, loaded.eos_token_ids)
+    with ThreadPoolExecutor(1, "template") as beside:
+        rendering = beside.submit(Renderer, loaded.tokenizer, loaded.eos_token_ids)
+        runner = ModelRunner(loaded, config)
+        report("checking the model against its own attention")
+        runner.warm_up()
+        renderer = rendering.result()
     card = _card(loaded, runner, renderer, config)
     core_config = _core_config(card, config, runner.disk_bytes)
     core = Core(core_config, cache=make_cache(core_config, time.thread_time))

@@ -27,11 +27,12 @@ def zeroed(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(store, dtype=dtype).view(*shape)
 
 
-def touch(rows: torch.Tensor) -> threading.Thread | None:
+def touch(rows: torch.Tensor, calm: threading.Event) -> threading.Thread | None:
     """Have the system give the memory of `rows` [rows, ...] before it is used; changes none of it.
 
-    The first large page of each row is there on return. The rest follows in a thread, front to back
-    in all rows alike, while the memory may be used. None: this system cannot, and nothing is done.
+    The first large page of each row is there on return. The rest follows in a thread while `calm` is
+    set, front to back in all rows alike; the memory may be used meanwhile. None: this system cannot,
+    and nothing is done.
     """
     pages = _pages(rows)
     if not all(_populate(rows, next(pages)) for _ in range(len(rows))):
@@ -39,6 +40,7 @@ def touch(rows: torch.Tensor) -> threading.Thread | None:
 
     def rest() -> None:
         for page in pages:
+            calm.wait()
             _populate(rows, page)
 
     thread = threading.Thread(target=rest, name="memory", daemon=True)

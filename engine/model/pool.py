@@ -5,6 +5,8 @@ Owns the bytes of every block. Slot s of layer l is `keys[l][s]`; block b is the
 refuses to know which block belongs to whom: it is told what to write, copy and wipe.
 """
 
+import contextlib
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -64,9 +66,12 @@ class Pool:
             self._store = zeroed(size, dtype)
         else:
             self._store = torch.empty(size, dtype=dtype, device=device)
+        self._calm = threading.Event()
+        self._calm.set()
         # A large page is cleared when it is first written to, and a block lies in two for each
-        # layer, which took a turn 0.3 s: so that is done before, beside the rest of the start.
-        if device.type != "cpu" or poison or touch(self._store.flatten(0, 1)) is None:
+        # layer, which took a turn 0.3 s: so that is done before, when nothing is computed.
+        rows = self._store.flatten(0, 1)
+        if device.type != "cpu" or poison or touch(rows, self._calm) is None:
             self._store.fill_(self._empty)
 
     @property
@@ -80,6 +85,15 @@ class Pool:
     def values(self, layer: int) -> torch.Tensor:
         """All values of a layer: [slots, kv heads, head size]."""
         return self._store[1, layer]
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside, its memory is not cleared ahead: whoever computes has the cores."""
+        self._calm.clear()
+        try:
+            yield
+        finally:
+            self._calm.set()
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Carry out copy-on-write orders, in their order, in all layers."""

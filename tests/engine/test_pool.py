@@ -1,6 +1,7 @@
 """The pool moves bytes: copies, wipes and poison, by slot and in every layer."""
 
 import sys
+import threading
 
 import psutil
 import pytest
@@ -147,11 +148,15 @@ def test_memory_is_there_before_it_is_used_and_what_is_written_meanwhile_stays()
     process = psutil.Process()
     before = process.memory_info().rss
 
-    touching = touch(rows)
-    rows[:, :7] = 1.0
+    calm = threading.Event()
+    touching = touch(rows, calm)
     assert touching is not None
+    rows[:, :7] = 1.0
+    at_first = process.memory_info().rss - before
+    calm.set()
     touching.join()
 
+    assert at_first < 0.5 * rows.nbytes
     assert process.memory_info().rss - before > 0.9 * rows.nbytes
     assert bool((rows[:, :7] == 1.0).all())
     assert not rows[:, 7:].any()
