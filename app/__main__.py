@@ -1,4 +1,4 @@
-"""The commands: serve, chat, admin (user, key), migrate, backup, restore, doctor.
+"""The commands: serve, chat, admin (`app/admin.py`), migrate, backup, restore, doctor.
 
 Each reads the settings once, does one thing and speaks plainly. What a user can mend is told in
 words and ends with status 1 or 2; a stack trace here is a fault of ours. Each imports what it needs
@@ -6,52 +6,22 @@ when it runs: while `serve` imports the app, the engine's process is starting al
 """
 
 import asyncio
-import contextlib
 import importlib
 import logging
-import os
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import structlog
 
-from app.errors import AppError, NotFound
-from app.ids import KeyId
+from app.admin import admin
+from app.console import run, settings
 from app.launch import launched
-from app.settings import SETTINGS, BadSetting, Settings
-from engine.errors import EngineError
-
-if TYPE_CHECKING:
-    from app.db.base import Database
-    from app.people.accounts import AccountView
+from app.settings import SETTINGS, Settings
 
 INDENT = "    "
-
-
-class People:
-    """Accounts and keys of the database that the settings name, for one command."""
-
-    def __init__(self, db: "Database") -> None:
-        from app.people.accounts import Accounts
-        from app.people.keys import Keys
-
-        self.accounts = Accounts(db)
-        self.keys = Keys(db, self.accounts)
-
-    async def owner(self, email: str | None) -> "AccountView":
-        """The account of this address, or the first administrator's. Raises `NotFound`."""
-        if email is not None:
-            return await self.accounts.find(email)
-        from app.db.types import AccountRole
-
-        for account in await self.accounts.list():
-            if account.role is AccountRole.ADMIN:
-                return account
-        raise NotFound("There is no administrator yet: keepwarm admin user create EMAIL --admin")
 
 
 def settings_table() -> str:
@@ -62,35 +32,6 @@ def settings_table() -> str:
         lines += textwrap.wrap(setting.words, 92, initial_indent=INDENT, subsequent_indent=INDENT)
     # Click leaves the lines of a paragraph alone that begins with this mark.
     return "\b\nSettings, from the environment:\n\n\b\n" + "\n".join(lines)
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run one command to its end, or end with words."""
-    try:
-        asyncio.run(work)
-    except (AppError, EngineError) as error:
-        raise click.ClickException(str(error)) from error
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(130) from None
-
-
-def settings() -> Settings:
-    try:
-        return Settings.from_env(os.environ)
-    except BadSetting as error:
-        raise click.ClickException(str(error)) from error
-
-
-@contextlib.asynccontextmanager
-async def people() -> AsyncIterator[People]:
-    """Raises `WrongRevision` where the database is not ready for them."""
-    from app.db.base import Database
-    from app.db.revisions import check_revision
-
-    url = settings().database_url
-    await check_revision(url)
-    async with contextlib.aclosing(Database(url)) as db:
-        yield People(db)
 
 
 def configure_logging() -> None:
@@ -199,95 +140,7 @@ def doctor() -> None:
     run(asgi.examine(settings(), click.echo))
 
 
-@main.group()
-def admin() -> None:
-    """People and keys."""
-
-
-@admin.group()
-def user() -> None:
-    """Accounts."""
-
-
-@user.command("create")
-@click.argument("email")
-@click.option("--name", default=None, help="By default what stands before the @.")
-@click.option("--admin", "is_admin", is_flag=True, help="Make it an administrator.")
-@click.option("--password", default=None, help="Asked for when left out.")
-def create_user(email: str, name: str | None, is_admin: bool, password: str | None) -> None:
-    """Make an account."""
-    from app.db.types import AccountRole
-
-    secret = password or click.prompt("Password", hide_input=True, confirmation_prompt=True)
-
-    async def work() -> None:
-        async with people() as found:
-            role = AccountRole.ADMIN if is_admin else AccountRole.MEMBER
-            await found.accounts.create_user(
-                email, name or email.split("@", maxsplit=1)[0], secret, role
-            )
-        click.echo(f"{email} can sign in now.")
-
-    run(work())
-
-
-@user.command("list")
-def list_users() -> None:
-    """Show all accounts."""
-
-    async def work() -> None:
-        async with people() as found:
-            for account in await found.accounts.list():
-                click.echo(f"{account.email}  {account.role}  {account.name}  {account.id}")
-
-    run(work())
-
-
-@admin.group()
-def key() -> None:
-    """API keys."""
-
-
-@key.command("create")
-@click.option("--email", default=None, help="Whose key; by default the first administrator's.")
-@click.option("--name", default="command line", help="What the key is for.")
-def create_key(email: str | None, name: str) -> None:
-    """Make a key for an account and show it, once."""
-
-    async def work() -> None:
-        async with people() as found:
-            made = await found.keys.create((await found.owner(email)).id, name)
-        click.echo(made.key)
-
-    run(work())
-
-
-@key.command("list")
-@click.option("--email", default=None, help="Whose keys; by default the first administrator's.")
-def list_keys(email: str | None) -> None:
-    """Show an account's keys by their first characters."""
-
-    async def work() -> None:
-        async with people() as found:
-            for view in await found.keys.list((await found.owner(email)).id):
-                click.echo(f"{view.prefix}...  {view.name}  {view.id}")
-
-    run(work())
-
-
-@key.command("revoke")
-@click.argument("key_id")
-@click.option("--email", default=None, help="Whose key; by default the first administrator's.")
-def revoke_key(key_id: str, email: str | None) -> None:
-    """End a key, also for a server that is running."""
-
-    async def work() -> None:
-        async with people() as found:
-            await found.keys.revoke((await found.owner(email)).id, KeyId(key_id))
-        click.echo("The key is revoked.")
-
-    run(work())
-
+main.add_command(admin)
 
 if __name__ == "__main__":
     main()

@@ -6,6 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.admin import ROLES, SCOPES
+from app.db.types import AccountRole, KeyScope
 from app.settings import SETTINGS
 from tests.kit.model import with_template
 from tests.kit.server import complaint, keepwarm, new_folder, run_command, start_server
@@ -107,6 +109,57 @@ def test_people_and_keys_are_made_listed_and_ended(migrated: Path):
     assert "ada@example.org" in complaint(migrated, *made) or "address" in complaint(
         migrated, *made
     )
+
+
+def test_an_account_is_moved_shut_out_let_in_and_removed(migrated: Path):
+    made = ("admin", "user", "create", "eve@example.org", "--password", "long enough")
+    run_command(migrated, *made)
+
+    def listed() -> str:
+        lines = run_command(migrated, "admin", "user", "list").splitlines()
+        return "".join(line for line in lines if line.startswith("eve@"))
+
+    seen = [listed()]
+    for words in (
+        ("role", "eve@example.org", "auditor"),
+        ("disable", "eve@example.org"),
+        ("enable", "eve@example.org"),
+        ("password", "eve@example.org", "--password", "even longer"),
+        ("remove", "eve@example.org", "--yes"),
+    ):
+        run_command(migrated, "admin", "user", *words)
+        seen.append(listed())
+
+    assert [line.split()[1:2] for line in seen] == [["member"], *[["auditor"]] * 4, []]
+    assert [line.endswith("disabled") for line in seen] == [False, False, True, *[False] * 3]
+    assert "no such account" in complaint(migrated, "admin", "user", "disable", "eve@example.org")
+
+
+def test_nobody_is_removed_by_an_empty_line(migrated: Path):
+    made = ("admin", "user", "create", "bob@example.org", "--password", "long enough")
+    run_command(migrated, *made)
+
+    told = complaint(migrated, "admin", "user", "remove", "bob@example.org")
+
+    assert "Aborted" in told
+    assert "bob@example.org" in run_command(migrated, "admin", "user", "list")
+
+
+def test_a_key_is_made_for_a_purpose_and_a_time(migrated: Path):
+    made = ("admin", "user", "create", "cat@example.org", "--password", "long enough")
+    run_command(migrated, *made)
+    whose = ("--email", "cat@example.org")
+    wanted = ("--scope", "figures", "--scope", "read", "--days", "30")
+    run_command(migrated, "admin", "key", "create", *whose, *wanted)
+
+    listed = run_command(migrated, "admin", "key", "list", *whose)
+
+    assert re.search(r"read,figures  used never  ends \d{4}-\d\d-\d\d\n", listed)
+
+
+def test_the_commands_know_every_role_and_scope():
+    assert set(ROLES) == set(AccountRole)
+    assert set(SCOPES) == set(KeyScope)
 
 
 def test_a_key_of_nobody_is_refused(migrated: Path):
