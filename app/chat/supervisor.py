@@ -23,6 +23,7 @@ from app.chat.intake import RETRY_AFTER_S, Intake, Prepared
 from app.chat.ledger import Acceptance, StoredResponse
 from app.chat.liveness import Liveness, session_of
 from app.chat.memory import MemoryLedger
+from app.chat.record import Record
 from app.chat.stored import StoredLedger
 from app.chat.turns import Turn
 from app.db.base import Database
@@ -57,6 +58,7 @@ class Supervisor:
         self._intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
         self.drafts = Drafts(engine, self._intake)
         self.liveness = Liveness(engine)
+        self.record = Record()
         self._live: dict[ResponseId, Turn] = {}
         self._writing = asyncio.Lock()
         self._draining = True
@@ -206,6 +208,8 @@ class Supervisor:
         finally:
             del self._live[turn.response.view.id]
             self._logs.retire(turn.response.view.id)
+            if turn.log.response.status.ended:
+                self.record.ended(turn.log.response)
 
     def _announce(self, user_id: UserId, acceptance: Acceptance) -> None:
         for message in acceptance.messages:

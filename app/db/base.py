@@ -19,6 +19,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from app.db.figures import DatabaseFigures
+
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
     "postgres": "postgresql+asyncpg",
@@ -64,6 +66,7 @@ class Database:
             enable_file_object_listener=False,
         )
         self.engine: AsyncEngine = self._config.get_engine()
+        self.figures = DatabaseFigures()
         self._sessions = self._config.create_session_maker()
         self._looks = {} if self.is_sqlite else _POSTGRES_LOOK
         # SQLite has one writer. Those of this process queue here, in order, instead of polling the
@@ -100,16 +103,20 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def _write(self, synchronous: str) -> AsyncIterator[AsyncSession]:
-        async with self._writer, self._sessions() as session, session.begin():
-            _ = await session.connection(execution_options={_SYNCHRONOUS: synchronous})
-            yield session
+        with self.figures.timed("write") as began:
+            async with self._writer, self._sessions() as session, session.begin():
+                _ = await session.connection(execution_options={_SYNCHRONOUS: synchronous})
+                began()
+                yield session
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
         """One consistent look, untouched by what others commit meanwhile. Nothing written stays."""
-        async with self._sessions() as session:
-            _ = await session.connection(execution_options=self._looks)
-            yield session
+        with self.figures.timed("read") as began:
+            async with self._sessions() as session:
+                _ = await session.connection(execution_options=self._looks)
+                began()
+                yield session
 
     async def answers(self) -> bool:
         """Whether a transaction can begin now; a driver's failure is an answer too."""

@@ -15,6 +15,7 @@ from litestar.di import NamedDependency
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from app.chat.supervisor import Supervisor
 from app.db.base import Database
 from app.errors import Unavailable
 from app.people.accounts import Principal
@@ -62,11 +63,18 @@ async def ready(
 
 
 @get("/metrics", include_in_schema=False)
-async def metrics(engine: NamedDependency[Engine], gate: NamedDependency[Gate]) -> Response[bytes]:
+async def metrics(
+    engine: NamedDependency[Engine],
+    gate: NamedDependency[Gate],
+    db: NamedDependency[Database],
+    supervisor: NamedDependency[Supervisor],
+) -> Response[bytes]:
     registry = CollectorRegistry()
     registry.register(EngineCollector(await engine.stats(), gate.open_sockets))
     ProcessCollector(registry=registry)
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    supervisor.record.expect((await engine.info()).name)
+    told = map(generate_latest, (registry, supervisor.record.registry, db.figures.registry))
+    return Response(b"".join(told), media_type=CONTENT_TYPE_LATEST)
 
 
 @get("/status")

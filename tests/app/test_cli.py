@@ -1,5 +1,6 @@
 """The commands as a user types them: what they do, and how they say what is wrong."""
 
+import json
 import re
 from pathlib import Path
 
@@ -196,16 +197,22 @@ def test_a_signal_ends_the_server_and_its_engine_with_success():
 
 def test_the_log_tells_of_requests_and_not_of_their_text():
     with start_server() as server:
-        httpx.post(
+        answer = httpx.post(
             f"{server.url}/v1/chat/completions?q=hidden-query",
             json={"messages": [{"role": "user", "content": "hidden-text"}], "max_tokens": 4},
             headers={"authorization": f"Bearer {server.api_key}"},
             timeout=120,
         ).raise_for_status()
         server.stop()
+    lines = [json.loads(one) for one in server.output.splitlines() if one.startswith("{")]
+    (turn,) = [one for one in lines if one["event"] == "turn ended"]
+    (request,) = [one for one in lines if one.get("path") == "/v1/chat/completions"]
 
     assert "/v1/chat/completions" in server.output
     assert "hidden-" not in server.output
+    assert turn["request_id"] == request["request_id"] == answer.headers["x-request-id"]
+    assert turn["response_id"].startswith("resp_")
+    assert turn["output_tokens"] == answer.json()["usage"]["completion_tokens"]
     assert server.api_key not in server.output
 
 

@@ -165,15 +165,50 @@ def test_metrics_tell_what_the_page_about_them_says_and_nothing_of_anybody(serve
     families = {
         family.name: family
         for family in text_string_to_metric_families(answer.text)
-        if family.name.startswith("keepwarm_")
+        if family.name.startswith(("keepwarm_", "gen_ai_"))
     }
     assert {family.name for family in metrics.families()} == set(families)
     labels = {label for f in families.values() for s in f.samples for label in s.labels}
     kinds = {"source", "reason", "origin", "state", "retention", "tier", "change", "outcome"}
-    assert labels == kinds | {"cached_share", "finished_reason", "le"}
+    kinds |= {"kind", "status", "cached_share", "finished_reason", "le", "error_type"}
+    kinds |= {f"gen_ai_{one}" for one in ("operation_name", "provider_name", "token_type")}
+    assert labels == kinds | {"gen_ai_request_model"}
     for name, family in families.items():
         told = {s.labels.get("cached_share"): s for s in family.samples if "le" not in s.labels}
         assert family.type in ("counter", "gauge", "histogram") and told, name
+
+
+def sums(server: Server) -> dict[tuple[str, ...], float]:
+    """Each series that sums something up, by its name and the values of its labels."""
+    headers = {"authorization": f"Bearer {server.api_key}"}
+    answer = httpx.get(f"{server.url}/metrics", headers=headers)
+    return {
+        (one.name, *one.labels.values()): one.value
+        for family in text_string_to_metric_families(answer.text)
+        for one in family.samples
+        if one.name.endswith(("_sum", "_count", "_total"))
+    }
+
+
+def test_a_turn_is_counted_with_its_tokens_and_its_transactions(server: Server):
+    before = sums(server)
+    answer = httpx.post(
+        f"{server.url}/v1/responses",
+        json={"input": "Hello", "max_output_tokens": 4},
+        headers={"authorization": f"Bearer {server.api_key}"},
+        timeout=120,
+    ).json()
+    after = sums(server)
+
+    more = {key: value - before.get(key, 0) for key, value in after.items()}
+    request = ("chat", "keepwarm", answer["model"])
+    tokens = "gen_ai_client_token_usage_sum"
+    assert more[(tokens, *request, "input")] == answer["usage"]["input_tokens"]
+    assert more[(tokens, *request, "output")] == answer["usage"]["output_tokens"]
+    assert more[("gen_ai_server_request_duration_seconds_count", "", *request)] == 1
+    assert more[("gen_ai_server_time_to_first_token_seconds_count", *request)] == 1
+    assert more[("keepwarm_turns_total", answer["status"])] == 1
+    assert more[("keepwarm_database_transaction_seconds_count", "write")] >= 2
 
 
 @pytest.mark.parametrize("role", list(AccountRole))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from prometheus_client import Metric
 
+from app.chat.record import Record
+from app.db.figures import DatabaseFigures
 from app.routes.metrics import EngineCollector
 from engine.kv.tiers import TierSizes
 from tests.kit.desk import Desk, config
@@ -17,9 +19,15 @@ COUNTER = "_total"
 
 
 def families() -> list[Metric]:
-    """What an engine with all its tiers tells at its start."""
+    """What an engine with all its tiers, a server and its database tell at their start."""
     desk = Desk(config(tiers=TierSizes(token_bytes=1, host_bytes=1, disk_bytes=1)))
-    return list(EngineCollector(desk.core.stats(), open_sockets=0).collect())
+    record = Record()
+    record.expect("MODEL")
+    return [
+        *EngineCollector(desk.core.stats(), open_sockets=0).collect(),
+        *record.registry.collect(),
+        *DatabaseFigures().registry.collect(),
+    ]
 
 
 def render(page: str) -> str:

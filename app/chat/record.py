@@ -1,0 +1,102 @@
+"""What is kept of a turn that ended, beside its rows: one line in the log, and figures for Prometheus.
+
+Times, counts and ids, never a text. The names of `gen_ai_*` are OpenTelemetry's conventions for
+generative AI, written as Prometheus writes them; their buckets are those that the conventions name.
+The request that asked is in the line by the context that its task was made in.
+"""
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+
+from app.events import ResponseStatus, ResponseView
+
+log = structlog.get_logger("keepwarm.turns")
+
+PROVIDER = "keepwarm"
+OPERATION = "chat"
+
+_REQUEST = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+_DURATION_S = tuple(0.01 * 2**power for power in range(14))
+_FIRST_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+_TOKENS = tuple(4**power for power in range(14))
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, that nobody reads
+
+
+class Record:
+    """`registry` is what `/metrics` tells of turns; counted since the server's start."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._turns = Counter(
+            "keepwarm_turns", "Turns by how they ended.", ["status"], registry=registry
+        )
+        for status in ResponseStatus:
+            if status.ended:
+                self._turns.labels(status)
+        self._duration = Histogram(
+            "gen_ai_server_request_duration_seconds",
+            "From a turn's acceptance to its end, by the error that ended it, where one did.",
+            [*_REQUEST, "error_type"],
+            buckets=_DURATION_S,
+            registry=registry,
+        )
+        self._first_token = Histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "From a turn's submission to its first token.",
+            _REQUEST,
+            buckets=_FIRST_S,
+            registry=registry,
+        )
+        self._token = Histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Time for each token after the first, on average over a turn.",
+            _REQUEST,
+            buckets=_TOKEN_S,
+            registry=registry,
+        )
+        self._tokens = Histogram(
+            "gen_ai_client_token_usage",
+            "Tokens of a turn: its prompt, cached or not (input), and what was written (output).",
+            [*_REQUEST, "gen_ai_token_type"],
+            buckets=_TOKENS,
+            registry=registry,
+        )
+
+    def expect(self, model: str) -> None:
+        """Tell of a model from the start, though nobody asked it anything yet."""
+        request = (OPERATION, PROVIDER, model)
+        self._duration.labels(*request, "")
+        self._first_token.labels(*request)
+        self._token.labels(*request)
+        for kind in ("input", "output"):
+            self._tokens.labels(*request, kind)
+
+    def ended(self, view: ResponseView) -> None:
+        """Keep what there is to keep of a response that was stored as ended."""
+        duration_s = max(0.0, (view.completed_at or view.created_at) - view.created_at)
+        error = view.error.code if view.error is not None else ""
+        request = (OPERATION, PROVIDER, view.model)
+        self._turns.labels(view.status).inc()
+        self._duration.labels(*request, error).observe(duration_s)
+        if view.usage is not None:
+            self._tokens.labels(*request, "input").observe(view.usage.input_tokens)
+            self._tokens.labels(*request, "output").observe(view.usage.output_tokens)
+        receipt = view.receipt
+        if receipt is not None and receipt.first_token_s is not None:
+            self._first_token.labels(*request).observe(receipt.first_token_s)
+            if receipt.output_tokens > 1:
+                after_s = receipt.total_s - receipt.first_token_s
+                self._token.labels(*request).observe(after_s / (receipt.output_tokens - 1))
+        log.info(
+            "turn ended",
+            response_id=view.id,
+            status=view.status.value,
+            error=error or None,
+            seconds=round(duration_s, 4),
+            first_token_s=receipt and receipt.first_token_s,
+            input_tokens=view.usage and view.usage.input_tokens,
+            cached_tokens=view.usage and view.usage.cached_tokens,
+            output_tokens=view.usage and view.usage.output_tokens,
+        )
