@@ -13,7 +13,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix web --no-fund --no-audit --no-update-notifier
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help run install page migrate check test bench format lock golden python chromium
+.PHONY: help run install page migrate check test bench format lock golden python chromium nginx compiler
 .DEFAULT_GOAL := help
 
 help: ## What can be made.
@@ -75,6 +75,13 @@ chromium:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; \
 	else echo 'The browser tests need Chromium. On Debian: apt-get install chromium'; exit 1; fi
 
+nginx:
+	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  printf '\n== %s\n' 'Installing nginx with apt for the tests of the proxy: about 5 MB'; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nginx-light; \
+	else echo 'The tests of the proxy need nginx. On Debian: apt-get install nginx-light'; exit 1; fi
+
 compiler:
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -93,7 +100,7 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 	@git ls-files 'web/src' | grep -v generated | xargs cat | wc -l | sed 's/^/lines of web: /'
 
 # Two files at a time, one torch thread each: threads that spin for each other's core are far slower.
-test: chromium compiler check ## Everything a change must pass; installs what it needs and says so.
+test: chromium nginx compiler check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile
 
