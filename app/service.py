@@ -16,6 +16,7 @@ from app.chat.departures import Departures
 from app.chat.eventlog import EventLogs
 from app.chat.hub import Hub
 from app.chat.library import Library
+from app.chat.search import Search
 from app.chat.supervisor import Supervisor
 from app.chat.warming import Warming
 from app.db.base import Database
@@ -50,6 +51,7 @@ class Service:
         self.logs = EventLogs()
         self.conversations = Conversations(self.db, self.hub)
         self.library = Library(self.db)
+        self.search = Search(self.db)
         self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)
         self.departures = Departures(self.db, self.supervisor)
         self.heads = self.supervisor.heads
@@ -69,6 +71,7 @@ class Service:
                 self.supervisor.running(),
                 self.departures.running(),
                 self.warming.running(),
+                self.search.running(),
             ):
                 yield
                 await self.drain()

@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Select, delete, exists, false, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.chat import rows, tree
+from app.chat import rows, search, tree
 from app.chat.ledger import (
     Acceptance,
     Branch,
@@ -87,6 +87,7 @@ class StoredLedger:
             if entry.path_changed:
                 await _store_path(session, conversation.id, entry.path)
             await _add_turn(session, conversation, entry)
+            await search.index(session, [one.id for one in entry.inputs])
             return Acceptance(
                 messages=tuple(rows.message_view(one, conversation.id) for one in entry.inputs),
                 response=entry.response.view,
@@ -132,6 +133,7 @@ class StoredLedger:
                         path_digest=outcome.path_digest,
                     )
                 )
+                await search.index(session, [outcome.reply_id])
 
     async def response(self, user_id: UserId, response_id: ResponseId) -> StoredResponse | None:
         async with self._db.read() as session:

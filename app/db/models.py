@@ -12,13 +12,14 @@ users ─┬─ logins
        │              ├─── library_readers
        │              └─── library_group_readers ── groups
        └─ conversations ── messages (a tree by parent_id) ── responses
+                                                        └─── message_texts
 departures                                                (of users who are no more)
 """
 
 from datetime import datetime
 
 from advanced_alchemy.base import CommonTableAttributes, create_registry
-from sqlalchemy import ForeignKey, Index, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.db.types import (
@@ -34,6 +35,7 @@ from app.db.types import (
     VersionRefs,
     Visibility,
     Word,
+    Words,
 )
 from app.events import Problem, ResponseStatus, Usage
 from app.ids import (
@@ -296,6 +298,26 @@ class Message(Base):
     """Of an ended reply: stands for all that is said up to it, its user and head included."""
     client_message_id: Mapped[str | None]
     created_at: Mapped[datetime]
+
+
+class MessageText(Base):
+    """The words of a message that can be found; another table, since a growing reply is written often.
+
+    On SQLite triggers carry each row into `message_words` (FTS5), which is no table of ours; on
+    PostgreSQL a GIN index stands on `words`. The migration makes both.
+    """
+
+    __tablename__ = "message_texts"
+
+    number: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer(), "sqlite"), primary_key=True
+    )
+    """FTS5 names its rows by a number that lasts."""
+    message_id: Mapped[MessageId] = mapped_column(
+        ForeignKey("messages.id", ondelete="CASCADE"), unique=True
+    )
+    user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    words: Mapped[tuple[str, ...]] = mapped_column(Words)
 
 
 class Response(Base):

@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import JSON, Dialect, LargeBinary, String, TypeDecorator
+from sqlalchemy import JSON, Dialect, LargeBinary, String, Text, TypeDecorator
+from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlalchemy.types import TypeEngine
 
 from app.ids import ItemId
 
@@ -141,6 +143,25 @@ class KeyScopes(TypeDecorator[tuple[KeyScope, ...]]):
         self, value: str | None, dialect: Dialect
     ) -> tuple[KeyScope, ...] | None:
         return None if value is None else tuple(KeyScope(word) for word in value.split())
+
+
+class Words(TypeDecorator[tuple[str, ...]]):
+    """Words in their order, as what makes them findable wants them. They are written, never read.
+
+    FTS5 takes a text from the column, which PostgreSQL has as the `tsvector` itself. A word is made
+    of letters and digits, so none has to be quoted.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(TSVECTOR() if dialect.name == "postgresql" else Text())
+
+    def process_bind_param(self, value: Sequence[str] | None, dialect: Dialect) -> str | None:
+        if value is None or dialect.name != "postgresql":
+            return None if value is None else " ".join(value)
+        return " ".join(f"'{word}':{place}" for place, word in enumerate(value, 1))
 
 
 class Json(TypeDecorator[T]):

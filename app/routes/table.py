@@ -13,6 +13,7 @@ from app.routes import (
     library,
     people,
     schema,
+    search,
     static,
 )
 from app.routes import socket as browser
@@ -48,6 +49,7 @@ ACCOUNT = [
 PAGE = [
     *conversations.handlers,
     *library.handlers,
+    *search.handlers,
 ]
 """`/api` for those of them who chat."""
 
