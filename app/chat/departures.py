@@ -1,4 +1,4 @@
-"""Users who left, or were shut out: their turns are stopped, and who left is forgotten (law 7).
+"""Users who left, or were shut out: their turns are stopped, and who left is forgotten.
 
 Whoever removes an account, a route here or a command beside the server, writes a row with it. While
 that row is there, whatever memory and the engine still have of the user is forgotten; a crash, or an

@@ -1,6 +1,7 @@
 """What several tests of the app watch and use."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,8 +13,9 @@ from app.people.invitations import Invitations
 from app.people.keys import Keys
 from app.people.logins import Logins
 from app.people.throttle import Throttle
-from tests.kit.peers import Log
+from tests.kit.peers import Log, open_engine
 from tests.kit.people import Clock, quick_passwords
+from tests.kit.serving import Serving, serving
 
 
 @pytest.fixture
@@ -21,6 +23,12 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[Log]:
     """Everything that the server logs meanwhile."""
     with capture_logs() as entries:
         yield Log(entries, caplog)
+
+
+@pytest.fixture
+def house(tmp_path: Path, database_url: str) -> Iterator[Serving]:
+    with serving(tmp_path, open_engine, database_url=database_url) as server:
+        yield server
 
 
 @pytest.fixture

@@ -111,8 +111,11 @@ async def test_a_role_that_was_found_anew_is_trusted(
         async with db.begin() as session:
             await session.execute(update(User).values(role=AccountRole.ADMIN))
         await rights.look()
-        promoted = msgspec.structs.replace(by_key, role=AccountRole.ADMIN)
-        await standing.resolve(asyncio.sleep(0, promoted))
+
+        async def find() -> Principal:
+            return msgspec.structs.replace(by_key, role=AccountRole.ADMIN)
+
+        await standing.resolve(find())
         await rights.look()
 
         assert rights.are_sure(standing)

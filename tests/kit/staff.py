@@ -1,0 +1,86 @@
+"""People of a server in this process: an account, a browser, a key; and what is heard when they go."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from app.db.types import AccountRole, KeyScope
+from app.ids import UserId
+from app.people.keys import NewKey
+from tests.kit.serving import Serving
+from tests.kit.tab import PASSWORD, Person, browser
+
+_names = itertools.count(1)
+SIGNED_OUT = 4401
+CUT_S = 5.0
+"""Rights are looked up twice a second; a busy machine is given more than the second promised."""
+
+
+class Somebody(Person):
+    """With the account behind the browser, and a key."""
+
+    user_id: UserId
+    key: NewKey
+
+    @contextlib.asynccontextmanager
+    async def program(self) -> AsyncIterator[ClientConnection]:
+        """The dialect's socket."""
+        headers = {"Authorization": f"Bearer {self.key.key}"}
+        address = f"{self.server.ws_url}/v1/responses"
+        async with connect(address, additional_headers=headers) as opened:
+            yield opened
+
+    async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """With the key."""
+        return await ask(self.server.url, self.key.key, path, method, **options)
+
+
+async def ask(url: str, key: str, path: str, method: str = "GET", **options: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+        return await client.request(method, path, **options)
+
+
+@contextlib.asynccontextmanager
+async def somebody(
+    house: Serving, role: AccountRole = AccountRole.MEMBER, *scopes: KeyScope
+) -> AsyncIterator[Somebody]:
+    service, email = house.service, f"somebody{next(_names)}@example.org"
+    user_id = house.do(service.accounts.create_user(email, "Somebody", PASSWORD, role))
+    async with browser(house.site, email) as found:
+        made = Somebody(house.site, email, found.client)
+        made.user_id = user_id
+        made.key = house.do(service.keys.create(user_id, "test", scopes=scopes or tuple(KeyScope)))
+        yield made
+
+
+def boss(house: Serving) -> contextlib.AbstractAsyncContextManager[Somebody]:
+    return somebody(house, AccountRole.ADMIN)
+
+
+async def done(answer: httpx.Response) -> Any:
+    assert answer.is_success, answer.text
+    return answer.json() if answer.content else None
+
+
+async def closes(socket: ClientConnection) -> int | None:
+    """The code with which the server closes it."""
+    async with asyncio.timeout(CUT_S):
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await socket.recv()
+    return socket.close_code
+
+
+async def refusal(handshake: contextlib.AbstractAsyncContextManager[Any]) -> int:
+    with pytest.raises(InvalidStatus) as refused:
+        async with handshake:
+            pass
+    return refused.value.response.status_code
