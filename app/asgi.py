@@ -27,6 +27,7 @@ from app.routes.front import Front
 from app.routes.table import route_table
 from app.service import Service
 from app.settings import SETTINGS, Settings
+from app.tracing import exporting
 from engine.api import Engine, ModelCard, Stability, TemplateFaultKind, TemplateFinding
 from engine.connect import open_engine
 
@@ -88,7 +89,8 @@ async def serve(settings: Settings, opening: Awaitable[Engine], say: Callable[[s
             engine = await opening
         service = Service(settings, engine)
         config = uvicorn_config(compose(service), settings)
-        await Server(config, service, say).serve(sockets=[listener])
+        with exporting(settings.traces_url):
+            await Server(config, service, say).serve(sockets=[listener])
 
 
 def uvicorn_config(app: Litestar, settings: Settings) -> uvicorn.Config:

@@ -203,6 +203,16 @@ AdminPassword = Annotated[
         max_length=LONGEST_PASSWORD,
     ),
 ]
+TracesUrl = Annotated[
+    str,
+    about(
+        "OpenTelemetry collector that traces are sent to over HTTP: times, counts and ids, never "
+        "text. Needs `pip install 'keepwarm[otel]'`.",
+        fix="use an address such as http://127.0.0.1:4318",
+        default="none",
+        pattern=r"^https?://\S+$",
+    ),
+]
 OwnApiKey = Annotated[
     str,
     about(

@@ -39,6 +39,7 @@ from app.options import (
     PublicUrl,
     Retention,
     Threads,
+    TracesUrl,
     Weights,
 )
 
@@ -77,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     admin_email: AdminEmail | None = None
     admin_password: AdminPassword | None = None
     api_key: OwnApiKey | None = None
+    traces_url: TracesUrl | None = None
 
     def __post_init__(self) -> None:
         if not self.public_url:

@@ -1,16 +1,18 @@
-"""What is kept of a turn that ended, beside its rows: one line in the log, and figures for Prometheus.
+"""What is kept of a turn that ended, beside its rows: a line in the log, figures for Prometheus, a span.
 
 Times, counts and ids, never a text. The names of `gen_ai_*` are OpenTelemetry's conventions for
 generative AI, written as Prometheus writes them; their buckets are those that the conventions name.
-The request that asked is in the line by the context that its task was made in.
+The request that asked is in the line, and above the span, by the context that its task was made in.
 """
 
 import structlog
+from opentelemetry import trace
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from app.events import ResponseStatus, ResponseView
 
 log = structlog.get_logger("keepwarm.turns")
+tracer = trace.get_tracer("keepwarm.turns")
 
 PROVIDER = "keepwarm"
 OPERATION = "chat"
@@ -89,6 +91,7 @@ class Record:
             if receipt.output_tokens > 1:
                 after_s = receipt.total_s - receipt.first_token_s
                 self._token.labels(*request).observe(after_s / (receipt.output_tokens - 1))
+        _trace(view, duration_s)
         log.info(
             "turn ended",
             response_id=view.id,
@@ -100,3 +103,45 @@ class Record:
             cached_tokens=view.usage and view.usage.cached_tokens,
             output_tokens=view.usage and view.usage.output_tokens,
         )
+
+
+def _trace(view: ResponseView, duration_s: float) -> None:
+    """One span for the turn, and below it one for each phase that its receipt tells of."""
+    usage, receipt = view.usage, view.receipt
+    told: dict[str, str | int | None] = {
+        "gen_ai.operation.name": OPERATION,
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.request.model": view.model,
+        "gen_ai.response.id": view.id,
+        "gen_ai.conversation.id": view.conversation_id,
+        "gen_ai.usage.input_tokens": usage.input_tokens if usage else None,
+        "gen_ai.usage.output_tokens": usage.output_tokens if usage else None,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens if usage else None,
+        "keepwarm.status": view.status.value,
+        "keepwarm.miss_reason": receipt.miss_reason if receipt else None,
+        "error.type": view.error.code if view.error else None,
+    }
+    span = tracer.start_span(
+        f"{OPERATION} {view.model}",
+        start_time=_nanoseconds(view.created_at),
+        attributes={name: value for name, value in told.items() if value is not None},
+    )
+    if view.error is not None:
+        span.set_status(trace.StatusCode.ERROR)
+    if receipt is not None:
+        prefill_s = receipt.queue_s + receipt.prefill_s
+        phases = {"queue": (0.0, receipt.queue_s), "prefill": (receipt.queue_s, prefill_s)}
+        if receipt.first_token_s is not None:
+            phases["decode"] = (receipt.first_token_s, max(receipt.first_token_s, receipt.total_s))
+        for name, (start_s, end_s) in phases.items():
+            phase = tracer.start_span(
+                name,
+                context=trace.set_span_in_context(span),
+                start_time=_nanoseconds(view.created_at + start_s),
+            )
+            phase.end(_nanoseconds(view.created_at + end_s))
+    span.end(_nanoseconds(view.created_at + duration_s))
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)

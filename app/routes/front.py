@@ -1,17 +1,20 @@
 """What every answer passes, known path or not, HTTP and websocket alike: the outermost layer.
 
-Gives each request an id, refuses Hosts that are not ours (Litestar's own layer meets a socket with
+Gives each request an id and a span, refuses Hosts that are not ours (Litestar's own layer meets a socket with
 an HTTP response and breaks it), adds the security headers, plants the CSRF cookie and writes one
 log line without query or text. It knows no user.
 """
 
+import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import structlog
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from app.errors import InvalidRequest
 from app.ids import new_request_id
@@ -20,6 +23,8 @@ from app.routes.gate import CSRF_COOKIE, Gate
 from app.routes.static import SECURITY_HEADERS
 
 log = structlog.get_logger("keepwarm.http")
+tracer = trace.get_tracer("keepwarm.http")
+propagator = TraceContextTextMapPropagator()
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -38,7 +43,7 @@ class Front:
         request_id = new_request_id()
         scope.setdefault("state", {})["request_id"] = request_id
         visit = _Visit(scope, send, self._extra_headers(scope, request_id))
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        with structlog.contextvars.bound_contextvars(request_id=request_id), visit.traced():
             try:
                 if self._gate.hosts.knows(_header(scope, b"host")):
                     await self._app(scope, receive, visit.send)
@@ -71,6 +76,38 @@ class _Visit:
             self._status = message.get("status", 101)
             message["headers"] = [*_without(message.get("headers", ()), self._extra), *self._extra]
         await self._send(message)
+
+    @contextlib.contextmanager
+    def traced(self) -> Iterator[None]:
+        """A span, below the caller's own. None for a socket: it would last as long as a page is open."""
+        if self._scope["type"] != ScopeType.HTTP:
+            yield
+            return
+        method, caller = (
+            self._scope["method"],
+            {"traceparent": _header(self._scope, b"traceparent")},
+        )
+        with tracer.start_as_current_span(
+            method,
+            context=propagator.extract(caller),
+            kind=trace.SpanKind.SERVER,
+            record_exception=False,  # its words may be a user's
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield
+            finally:
+                route = self._scope.get("path_template")
+                told = {
+                    "http.request.method": method,
+                    "http.route": route,
+                    "http.response.status_code": self._status,
+                    "keepwarm.request_id": self._scope["state"]["request_id"],
+                }
+                span.update_name(f"{method} {route}" if route else method)
+                span.set_attributes(
+                    {name: value for name, value in told.items() if value is not None}
+                )
 
     def log(self) -> None:
         log.info(
