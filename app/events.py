@@ -85,8 +85,12 @@ class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
     document_ids: tuple[DocumentId, ...]
     """Documents that stand behind the persona, in this order."""
     leaf_id: MessageId | None
+    """The end of the branch that is shown."""
     created_at: float
     updated_at: float
+    archived: bool = False
+    pinned: bool = False
+    kept_warm: bool = False
 
 
 # ---------------------------------------------------------------- the log of one response

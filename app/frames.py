@@ -20,6 +20,7 @@ PROTOCOL = 1
 
 RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 """Chosen by the client; the answer to a frame repeats it."""
+ClientMessageId = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1_000_000)]
 
 
@@ -62,9 +63,54 @@ class TurnCreate(Inward, frozen=True, kw_only=True, tag="turn.create"):
 
     request_id: RequestId
     conversation_id: ConversationId
-    client_message_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    client_message_id: ClientMessageId
     parent_id: MessageId | None
     text: Text
+
+
+class TurnEdit(Inward, frozen=True, kw_only=True, tag="turn.edit"):
+    """Say something else in place of a message of one's own: a branch beside it.
+
+    `leaf_id` is the end of the branch that the user saw.
+    """
+
+    request_id: RequestId
+    conversation_id: ConversationId
+    client_message_id: ClientMessageId
+    message_id: MessageId
+    leaf_id: MessageId
+    text: Text
+
+
+class TurnRegenerate(Inward, frozen=True, kw_only=True, tag="turn.regenerate"):
+    """Answer a message once more; an answer may be named as well as what it answers."""
+
+    request_id: RequestId
+    conversation_id: ConversationId
+    client_message_id: ClientMessageId
+    message_id: MessageId
+    leaf_id: MessageId
+
+
+class TurnContinue(Inward, frozen=True, kw_only=True, tag="turn.continue"):
+    """Go on with an answer that was stopped or cut short: a new one beside it that begins with it."""
+
+    request_id: RequestId
+    conversation_id: ConversationId
+    client_message_id: ClientMessageId
+    message_id: MessageId
+    leaf_id: MessageId
+
+
+class LeafChoose(Inward, frozen=True, kw_only=True, tag="leaf.choose"):
+    """Show the branch through this message, down to its newest end.
+
+    Answered to all by `conversation.changed`.
+    """
+
+    request_id: RequestId
+    conversation_id: ConversationId
+    message_id: MessageId
 
 
 class ResponseCancel(Inward, frozen=True, kw_only=True, tag="response.cancel"):
@@ -100,7 +146,19 @@ class Draft(Inward, frozen=True, kw_only=True, tag="draft"):
     document_ids: Annotated[tuple[DocumentId, ...], msgspec.Meta(max_length=32)] = ()
 
 
-InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | ResponseCancel | Presence | Draft
+InwardFrame = (
+    Hello
+    | Subscribe
+    | Unsubscribe
+    | TurnCreate
+    | TurnEdit
+    | TurnRegenerate
+    | TurnContinue
+    | LeafChoose
+    | ResponseCancel
+    | Presence
+    | Draft
+)
 
 
 # ---------------------------------------------------------------- outwards
@@ -125,10 +183,10 @@ class Unsubscribed(msgspec.Struct, frozen=True, kw_only=True, tag="unsubscribed"
 
 
 class TurnAccepted(msgspec.Struct, frozen=True, kw_only=True, tag="turn.accepted"):
-    """The message and its response are stored."""
+    """The message and its response are stored; there is none where an answer was asked for anew."""
 
     request_id: str
-    message: MessageView
+    message: MessageView | None
     response: ResponseView
 
 

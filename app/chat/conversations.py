@@ -1,16 +1,17 @@
-"""Conversations as their owner sees them: make, list, name, read, delete.
+"""Conversations as their owner sees them: make, list, change, read, delete.
 
 Every query names the owner, so another's conversation is not found (law 19). Turns are added
 elsewhere (`supervisor`); a conversation that the dialect made is not listed here.
 """
 
 import base64
+import enum
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
-from sqlalchemy import Select, delete, select, tuple_
+from sqlalchemy import ColumnElement, Select, delete, select, tuple_
 
 from app.chat import heads, rows
 from app.chat.hub import Hub
@@ -18,7 +19,7 @@ from app.chat.library import DEFAULT_PERSONA
 from app.chat.readers import readable
 from app.db.base import Database
 from app.db.models import Conversation, LibraryVersion, Message, Response
-from app.db.types import Origin
+from app.db.types import Origin, utc_now
 from app.errors import InvalidRequest, NotFound
 from app.events import ConversationView, MessageView
 from app.frames import ConversationChanged, ConversationDeleted
@@ -29,6 +30,23 @@ _PLACE = re.compile(r"(?P<moment>[0-9T:.-]+\+00:00) (?P<last_id>conv_[0-9a-z]+)"
 """Of a cursor; any other text could be a time or an id that a database refuses."""
 LONGEST_TITLE = 200
 LONGEST_PAGE = 100
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What its owner may change of a conversation; None leaves it as it is."""
+
+    title: str | None = None
+    archived: bool | None = None
+    pinned: bool | None = None
+    kept_warm: bool | None = None
+
+
+class Shelf(enum.StrEnum):
+    """Which conversations a list shows."""
+
+    CURRENT = "current"
+    PINNED = "pinned"
+    ARCHIVED = "archived"
 
 
 class ConversationPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,13 +109,19 @@ class Conversations:
             )
 
     async def list(
-        self, user_id: UserId, *, cursor: str | None = None, limit: int = 50
+        self,
+        user_id: UserId,
+        *,
+        shelf: Shelf = Shelf.CURRENT,
+        cursor: str | None = None,
+        limit: int = 50,
     ) -> ConversationPage:
         """A page, and where the next one begins. Raises `InvalidRequest` for a foreign cursor."""
         limit = max(1, min(limit, LONGEST_PAGE))
         query = (
             select(Conversation)
             .where(Conversation.user_id == user_id, Conversation.origin == Origin.CHAT)
+            .where(*_on(shelf))
             .order_by(Conversation.updated_at.desc(), Conversation.id.desc())
             .limit(limit + 1)
         )
@@ -111,17 +135,31 @@ class Conversations:
             items=items, next_cursor=_cursor(found[limit - 1]) if len(found) > limit else None
         )
 
-    async def rename(
-        self, user_id: UserId, conversation_id: ConversationId, title: str
+    async def change(
+        self, user_id: UserId, conversation_id: ConversationId, changes: Changes
     ) -> ConversationView:
         """Raises `NotFound`, and `InvalidRequest` for an empty or over-long title."""
-        title = " ".join(title.split())
-        if not title or len(title) > LONGEST_TITLE:
+        title = None if changes.title is None else " ".join(changes.title.split())
+        if title is not None and not 1 <= len(title) <= LONGEST_TITLE:
             raise InvalidRequest(f"A title has 1 to {LONGEST_TITLE} characters.", field="title")
+        now = utc_now()
         async with self._db.begin() as session:
             row = _found(await session.scalar(_owned(user_id, conversation_id).with_for_update()))
-            row.title = title
+            if title is not None:
+                row.title = title
+            if changes.archived is not None:
+                row.archived_at = now if changes.archived else None
+            if changes.pinned is not None:
+                row.pinned_at = now if changes.pinned else None
+            if changes.kept_warm is not None:
+                row.kept_warm = changes.kept_warm
         return self._changed(user_id, row)
+
+    async def kept_warm(self) -> Sequence[tuple[UserId, ConversationId]]:
+        """Everybody's, with their owners."""
+        query = select(Conversation.user_id, Conversation.id).where(Conversation.kept_warm)
+        async with self._db.read() as session:
+            return (await session.execute(query)).all()
 
     async def messages(
         self, user_id: UserId, conversation_id: ConversationId
@@ -169,6 +207,13 @@ def _owned(user_id: UserId, conversation_id: ConversationId) -> Select[Conversat
     return select(Conversation).where(
         Conversation.user_id == user_id, Conversation.id == conversation_id
     )
+
+
+def _on(shelf: Shelf) -> tuple[ColumnElement[bool], ...]:
+    if shelf is Shelf.ARCHIVED:
+        return (Conversation.archived_at.is_not(None),)
+    current = Conversation.archived_at.is_(None)
+    return (current, Conversation.pinned_at.is_not(None)) if shelf is Shelf.PINNED else (current,)
 
 
 def _found(row: Conversation | None) -> Conversation:

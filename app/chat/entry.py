@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from app.chat.ledger import Asked, Branch, Entry, Node, StoredResponse
+from app.chat.ledger import Act, Asked, Branch, Entry, Node, StoredResponse
 from app.chat.prompt import Prompt
 from app.chat.recall import path_digest
 from app.chat.rows import seconds
@@ -37,12 +37,14 @@ from engine.api import (
 )
 
 TITLE_CHARACTERS = 60
+CUT = "\N{REPLACEMENT CHARACTER}"
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A turn to be made: new messages, and what they continue.
 
-    The browser names a conversation and the parent that it saw (`check_leaf`). The dialect names a
+    The browser names a conversation, a message in it to act at, and the leaf that it saw
+    (`check_leaf`). The dialect names a
     previous response, or nothing: that is a new conversation, or none with `store` false.
     `instructions` replace a persona for this turn alone; they are not inherited.
     """
@@ -50,9 +52,12 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     """Empty: a warm-up of what stands before them, or an answer to the branch's last message."""
     conversation_id: ConversationId | None = None
-    parent_id: MessageId | None = None
+    act: Act = Act.SAY
+    message_id: MessageId | None = None
+    """What `act` is done at."""
     previous_response_id: ResponseId | None = None
     check_leaf: bool = False
+    seen_leaf_id: MessageId | None = None
     client_message_id: str | None = None
     instructions: str | None = None
     persona_id: PersonaId | None = None
@@ -100,6 +105,7 @@ def make_entry(considered: Considered) -> Entry:
         title=_title(request.messages),
         path_digest=path_digest(considered.user_id, prompt.head.key, _said(considered)),
         leaf_checked=request.check_leaf,
+        seen_leaf_id=request.seen_leaf_id,
     )
 
 
@@ -206,12 +212,21 @@ def _new_head(branch: Branch, prompt: Prompt) -> tuple[int, ...] | None:
 
 
 def _reply(considered: Considered, inputs: tuple[Node, ...]) -> Node:
-    """Empty so far, and cut: what would follow now must close it first."""
+    """Cut so far: what would follow now must close it first. Empty, unless it is taken up again."""
     answered_id = inputs[-1].id if inputs else considered.branch.parent_id
-    said = Message(role=Role.ASSISTANT, text="")
-    reply = _node(considered.card, answered_id, said, considered.prompt.glue)
-    head = None if inputs else _new_head(considered.branch, considered.prompt)
-    return msgspec.structs.replace(reply, seam=Seam.CUT, head_token_ids=head)
+    resumed = considered.branch.resumed
+    # A text that was cut in the middle of a character ends with a stand-in for it.
+    said = Message(role=Role.ASSISTANT, text=resumed.text.removesuffix(CUT) if resumed else "")
+    token_ids = resumed.token_ids if resumed else considered.prompt.glue
+    reply = _node(considered.card, answered_id, said, token_ids)
+    if inputs:
+        return msgspec.structs.replace(reply, seam=Seam.CUT)
+    return msgspec.structs.replace(
+        reply,
+        seam=Seam.CUT,
+        head_token_ids=_new_head(considered.branch, considered.prompt),
+        client_message_id=considered.request.client_message_id,
+    )
 
 
 def _node(
@@ -242,8 +257,16 @@ def _title(messages: tuple[Message, ...]) -> str:
 
 
 def make_job(entry: Entry, request: TurnRequest, prompt: Prompt) -> Job:
-    """The engine's part of the turn; its id is the response's."""
+    """The engine's part of the turn; its id is the response's.
+
+    What an answer has already when it is taken up again is output, and adds to the limit.
+    """
+    resumed = () if entry.reply is None else entry.reply.token_ids[len(prompt.glue) :]
     limits = request.limits if request.generate else Limits(max_output_tokens=0)
+    if resumed and limits.max_output_tokens is not None:
+        limits = msgspec.structs.replace(
+            limits, max_output_tokens=limits.max_output_tokens + len(resumed)
+        )
     return Job(
         job_id=JobId(entry.response.view.id),
         owner_id=OwnerId(entry.response.user_id),
@@ -253,5 +276,6 @@ def make_job(entry: Entry, request: TurnRequest, prompt: Prompt) -> Job:
         sampling=request.sampling,
         limits=limits,
         history=prompt.history,
+        resumed_output=resumed,
         durable=request.store,
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from app.chat.entry import Considered, TurnRequest, make_entry, make_job
 from app.chat.heads import Heads
-from app.chat.ledger import Acceptance, Branch, Entry, Ledger, Node
+from app.chat.ledger import Acceptance, Branch, Entry, Ledger, Node, Place
 from app.chat.memory import MemoryLedger
 from app.chat.prompt import (
     HeadText,
@@ -70,6 +70,7 @@ class Intake:
         async with _engine_errors():
             prompt = await self.prompts.make(card, _after(found, wanted))
         _check_length(prompt, card, request)
+        _check_resumable(prompt, card, wanted.branch)
         branch, recalled = wanted.branch, _said(prompt.path) if found else ()
         if found is not None:
             branch = _in_session_of(found, branch, request)
@@ -118,9 +119,13 @@ class Intake:
         if request.previous_response_id is not None:
             branch = await self._after_response(user_id, request.previous_response_id, request)
         elif request.conversation_id is not None:
-            branch = await self._stored.after_message(
-                user_id, request.conversation_id, request.parent_id, request.client_message_id
+            place = Place(
+                conversation_id=request.conversation_id,
+                act=request.act,
+                message_id=request.message_id,
+                client_message_id=request.client_message_id,
             )
+            branch = await self._stored.at(user_id, place)
             if isinstance(branch, Acceptance):
                 return branch
         else:
@@ -220,6 +225,23 @@ def _check_something_to_do(request: TurnRequest, branch: Branch) -> None:
         raise InvalidRequest(
             "There is nothing to warm up: give instructions, a message or a previous response.",
             field="input",
+        )
+
+
+def _check_resumable(prompt: Prompt, card: ModelCard, branch: Branch) -> None:
+    """An answer goes on from its exact ids, and those are this model's or none (law 3)."""
+    resumed, glue = branch.resumed, prompt.glue
+    if resumed is None:
+        return
+    is_ours = (resumed.model_fingerprint, resumed.template_fingerprint) == (
+        card.model_fingerprint,
+        card.template_fingerprint,
+    )
+    if not is_ours or prompt.path_changed or resumed.token_ids[: len(glue)] != glue:
+        raise InvalidRequest(
+            "This answer was begun by another model; it can be generated anew.",
+            code="not_continuable",
+            field="message_id",
         )
 
 

@@ -5,6 +5,7 @@ call names the owner, and what is another's does not exist (law 19). Nothing her
 runs a job or talks to a socket.
 """
 
+import enum
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
@@ -15,6 +16,28 @@ from app.db.types import Origin, VersionRef
 from app.events import ConversationView, MessageView, ResponseView
 from app.ids import ConversationId, MessageId, ResponseId, UserId
 from engine.api import Limits, Role, Sampling, Seam
+
+
+class Act(enum.StrEnum):
+    """What a turn does at the message that it names; none of them changes that message."""
+
+    SAY = "say"
+    """Goes on below it, or begins where none is named."""
+    EDIT = "edit"
+    """Says something else in its place: a sibling of a person's message, and an answer to that."""
+    REGENERATE = "regenerate"
+    """Answers it once more, or what it answers."""
+    CONTINUE = "continue"
+    """Takes up an answer that was cut short: a sibling that begins with all of it."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where in a stored conversation a turn is to be, and its sender's name for it."""
+
+    conversation_id: ConversationId
+    act: Act
+    message_id: MessageId | None
+    client_message_id: str | None
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +131,9 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     head: Head | None = None
     """Under which the last turn of the path was sent, where that is known."""
     last: StoredResponse | None = None
-    """The response that ends the path."""
+    """The response that ends the path, or whose turn brought the message that does."""
+    resumed: Node | None = None
+    """The answer to the path's end that is taken up again."""
     forked: bool = False
     """True when the path does not end at the conversation's leaf."""
 
@@ -144,7 +169,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     path_digest: bytes
     """Stands for all that is said before the reply (`recall`)."""
     leaf_checked: bool
-    """True: refuse unless the conversation's leaf is still the path's end."""
+    """True: refuse unless the conversation's leaf is still `seen_leaf_id`."""
+    seen_leaf_id: MessageId | None
 
     @property
     def leaf_id(self) -> MessageId:
@@ -156,7 +182,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_message_id(self) -> str | None:
-        return self.inputs[-1].client_message_id if self.inputs else None
+        first = self.inputs[-1] if self.inputs else self.reply
+        return None if first is None else first.client_message_id
 
 
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
     open, typing   LIVE, renewed for as long as a socket says so
     hidden         RECENT, in the same way
     gone           RECENT for a while, in which a page may come back; then idle, and parked
+    kept warm      KEPT whenever it is less alive than that, until its owner says otherwise
 
 Several pages may show one conversation: the most alive of them counts. A conversation that comes to
 life is brought back from lower tiers, and so it is when somebody begins to type. A wish that fails is
@@ -31,13 +32,15 @@ _ALIVE = (PresenceState.OPEN, PresenceState.TYPING)
 _ORDER = (PresenceState.HIDDEN, PresenceState.OPEN, PresenceState.TYPING)
 
 
-def wishes(before: PresenceState, state: PresenceState) -> Iterator[Wish]:
+def wishes(before: PresenceState, state: PresenceState, *, kept: bool = False) -> Iterator[Wish]:
     """What is wished of the engine when a conversation was shown so before, and now is so."""
     if state in _ALIVE:
         typing = state is PresenceState.TYPING
         yield Hold(retention=RetentionClass.LIVE, ttl_s=TTL_S, imminent=typing)
         if before not in _ALIVE or (typing and before is not state):
             yield Warm()
+    elif kept:
+        yield Hold(retention=RetentionClass.KEPT)
     elif state is PresenceState.HIDDEN:
         yield Hold(retention=RetentionClass.RECENT, ttl_s=TTL_S)
     elif before is not PresenceState.CLOSED:
@@ -52,6 +55,8 @@ class Liveness:
         self._seen: dict[Subject, dict[Presence, PresenceState]] = {}
         self._told: dict[Subject, PresenceState] = {}
         self._changed: dict[Subject, None] = {}
+        self._kept: set[Subject] = set()
+        self._boot_id: str | None = None
         self._woken = asyncio.Event()
 
     @contextlib.contextmanager
@@ -76,6 +81,7 @@ class Liveness:
             if loop.time() >= renewal_s:
                 renewal_s = loop.time() + RENEW_S
                 changed |= dict.fromkeys(self._seen)
+                changed |= dict.fromkeys(await self._kept_anew())
             async with asyncio.TaskGroup() as wishes:
                 for subject in changed:
                     wishes.create_task(self._wish(subject))
@@ -92,8 +98,31 @@ class Liveness:
         self._changed[subject] = None
         self._woken.set()
 
+    def keep_warm(self, subject: Subject, *, kept: bool) -> None:
+        """Its owner wants its KV to stay, or no longer does."""
+        if kept is (subject in self._kept):
+            return
+        if kept:
+            self._kept.add(subject)
+        else:
+            self._kept.discard(subject)
+            # As if its last page had just been left.
+            self._told.setdefault(subject, PresenceState.HIDDEN)
+        self._changed[subject] = None
+        self._woken.set()
+
+    async def _kept_anew(self) -> set[Subject]:
+        """A wish to keep stands for as long as the engine lives: what another one must hear."""
+        try:
+            boot_id = (await self._engine.info()).boot_id
+        except EngineError:
+            return set()
+        is_new, self._boot_id = boot_id != self._boot_id, boot_id
+        return self._kept if is_new else set()
+
     def forget(self, subject: Subject) -> None:
         """It is deleted: nothing more is wished for it."""
+        self._kept.discard(subject)
         for known in (self._seen, self._told, self._changed):
             known.pop(subject, None)
 
@@ -112,7 +141,7 @@ class Liveness:
         else:
             self._told[subject] = state
         try:
-            for wish in wishes(before, state):
+            for wish in wishes(before, state, kept=subject in self._kept):
                 await self._engine.lease(subject, wish)
         except EngineError:
             pass  # said again with the next renewal

@@ -126,6 +126,8 @@ class Prompts:
     async def _continued(self, card: ModelCard, wanted: Wanted) -> Prompt:
         path = wanted.branch.path
         headed = await self._head(card, wanted)
+        if _is_opened(wanted):
+            return _prompt(wanted, headed, path, ((), ()))
         seam = (path[-1].seam if path else None) or Seam.CLOSED
         rendered = await self._engine.render(
             RenderRequest(messages=wanted.messages, seam=seam, opens_reply=wanted.opens_reply)
@@ -180,6 +182,14 @@ class Prompts:
         probe = (Message(role=said[0].role, text="."),) if said else ()
         rendered = await self._engine.render(_beginning(wanted.head.messages or probe))
         return _headed(wanted.head, rendered).head
+
+
+def _is_opened(wanted: Wanted) -> bool:
+    """The path's last message was sent to be answered, so its ids open the reply already."""
+    path = wanted.branch.path
+    if wanted.messages or not wanted.opens_reply or not path:
+        return False
+    return path[-1].role is not Role.ASSISTANT and path[-1].seam is Seam.CUT
 
 
 def _beginning(messages: tuple[Message, ...]) -> RenderRequest:

@@ -34,6 +34,9 @@ def conversation_view(row: Conversation) -> ConversationView:
         leaf_id=row.leaf_id,
         created_at=seconds(row.created_at),
         updated_at=seconds(row.updated_at),
+        archived=row.archived_at is not None,
+        pinned=row.pinned_at is not None,
+        kept_warm=row.kept_warm,
     )
 
 
@@ -116,6 +119,9 @@ def new_conversation(
         leaf_id=None,
         created_at=now,
         updated_at=now,
+        archived_at=None,
+        pinned_at=None,
+        kept_warm=False,
         **_read_columns(reads),
     )
 

@@ -14,18 +14,20 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.chat import rows, search, tree
 from app.chat.ledger import (
     Acceptance,
+    Act,
     Branch,
     Entry,
     Head,
     Node,
     Outcome,
+    Place,
     Progress,
     StoredResponse,
 )
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
 from app.db.types import Origin, utc_now
-from app.errors import Conflict, NotFound, ParentMoved
+from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved
 from app.events import MessageView, ResponseStatus
 from app.ids import ConversationId, MessageId, ResponseId, UserId
 from engine.api import Role
@@ -47,21 +49,17 @@ class StoredLedger:
             conversation = await session.get_one(Conversation, row.conversation_id)
             return await _branch(session, conversation, row.message_id)
 
-    async def after_message(
-        self,
-        user_id: UserId,
-        conversation_id: ConversationId,
-        parent_id: MessageId | None,
-        client_message_id: str | None = None,
-    ) -> Branch | Acceptance:
-        """The branch that ends with this message, or what this `client_message_id` stored before.
+    async def at(self, user_id: UserId, place: Place) -> Branch | Acceptance:
+        """The branch that a turn there continues, or what the `client_message_id` stored before.
 
-        Raises `NotFound`.
+        Raises `NotFound`, and `InvalidRequest` or `Conflict` where the message is no place for
+        the act.
         """
-        sent = (Message.conversation_id == Conversation.id) & (
-            false() if client_message_id is None else Message.client_message_id == client_message_id
-        )
-        look = _conversation(user_id, conversation_id).outerjoin(Message, sent).add_columns(Message)
+        name = place.client_message_id
+        is_it = false() if name is None else Message.client_message_id == name
+        sent = (Message.conversation_id == Conversation.id) & is_it
+        known = _conversation(user_id, place.conversation_id)
+        look = known.outerjoin(Message, sent).add_columns(Message)
         async with self._db.read() as session:
             found = (await session.execute(look)).one_or_none()
             if found is None:
@@ -69,7 +67,9 @@ class StoredLedger:
             conversation, earlier = found
             if earlier is not None:
                 return await _repeated(session, conversation, earlier)
-            return await _branch(session, conversation, parent_id)
+            leaf_id, resumed = await _turning_point(session, place)
+            branch = await _branch(session, conversation, leaf_id)
+            return msgspec.structs.replace(branch, resumed=resumed)
 
     async def accept(self, entry: Entry) -> Acceptance:
         async with self._db.begin() as session:
@@ -210,6 +210,40 @@ def _conversation(user_id: UserId, conversation_id: ConversationId) -> Select[Co
     )
 
 
+async def _turning_point(
+    session: AsyncSession, place: Place
+) -> tuple[MessageId | None, Node | None]:
+    """The message that the turn goes below, and the answer that it takes up again."""
+    if place.act is Act.SAY:
+        return place.message_id, None
+    row = await session.get(Message, place.message_id) if place.message_id else None
+    if row is None or row.conversation_id != place.conversation_id:
+        raise NotFound("There is no such message in this conversation.", field="message_id")
+    if place.act is Act.EDIT:
+        _check_role(row, Role.USER, "Only what a person said can be edited.")
+        return row.parent_id, None
+    if place.act is Act.REGENERATE and row.role is Role.USER:
+        return row.id, None
+    _check_role(row, Role.ASSISTANT, "This is not an answer.")
+    if place.act is Act.REGENERATE:
+        return row.parent_id, None
+    status = await session.scalar(select(Response.status).where(Response.message_id == row.id))
+    if status in _OPEN:
+        raise Conflict("This answer is still being written.", code="turn_in_progress")
+    if status is ResponseStatus.COMPLETED or not row.text:
+        raise InvalidRequest(
+            "There is nothing to continue: the answer is complete, or has not begun.",
+            code="not_continuable",
+            field="message_id",
+        )
+    return row.parent_id, rows.node(row)
+
+
+def _check_role(row: Message, role: Role, words: str) -> None:
+    if row.role is not role:
+        raise InvalidRequest(words, field="message_id")
+
+
 async def _branch(
     session: AsyncSession, conversation: Conversation, leaf_id: MessageId | None
 ) -> Branch:
@@ -230,7 +264,10 @@ async def _branch(
 async def _nodes_above(
     session: AsyncSession, conversation_id: ConversationId, leaf_id: MessageId
 ) -> tuple[list[Node], Response | None]:
-    """The leaf and everything above it, and the response that the leaf is of."""
+    """The leaf and everything above it, and the response that the leaf is of.
+
+    A person's message is of no response; the first one that answers it was sent with it.
+    """
     walk = (
         select(Message.id, Message.parent_id)
         .where(Message.id == leaf_id, Message.conversation_id == conversation_id)
@@ -238,9 +275,11 @@ async def _nodes_above(
     )
     parents = select(Message.id, Message.parent_id).join(walk, Message.id == walk.c.parent_id)
     walk = walk.union_all(parents)
-    of_leaf = (Response.message_id == Message.id) & (Message.id == leaf_id)
+    sent_with = (Response.parent_id == Message.id) & (Message.role != Role.ASSISTANT)
+    of_leaf = (Message.id == leaf_id) & ((Response.message_id == Message.id) | sent_with)
     query = select(Message, Response).join(walk, Message.id == walk.c.id)
-    found = (await session.execute(query.outerjoin(Response, of_leaf))).all()
+    query = query.outerjoin(Response, of_leaf).order_by(Response.id)
+    found = (await session.execute(query)).all()
     if not found:
         raise NotFound("There is no such message in this conversation.", field="parent_id")
     responses = (response for _, response in found if response is not None)
@@ -281,8 +320,9 @@ async def _open_conversation(session: AsyncSession, entry: Entry) -> Conversatio
 
 
 async def _repeated(session: AsyncSession, conversation: Conversation, sent: Message) -> Acceptance:
+    named = Response.message_id if sent.role is Role.ASSISTANT else Response.parent_id
     answer = await session.scalar(
-        select(Response).where(Response.parent_id == sent.id).order_by(Response.id).limit(1)
+        select(Response).where(named == sent.id).order_by(Response.id).limit(1)
     )
     if answer is None:
         raise Conflict("This message was sent before, and its response was deleted.")
@@ -307,11 +347,17 @@ async def _inputs(
 
 async def _check_parent(session: AsyncSession, conversation: Conversation, entry: Entry) -> None:
     end = conversation.leaf_id if entry.leaf_checked else entry.parent_id
-    status = await session.scalar(select(Response.status).where(Response.message_id == end))
-    if status in _OPEN:
+    seen = entry.seen_leaf_id if entry.leaf_checked else entry.parent_id
+    answers = Response.message_id == Message.id
+    query = select(Message.id, Response.status).outerjoin(Response, answers)
+    found = await session.execute(query.where(Message.id.in_((end, entry.parent_id))))
+    statuses: dict[MessageId | None, ResponseStatus | None] = dict(found.all())
+    if statuses.get(end) in _OPEN:
         raise Conflict("The answer before this is still being written.", code="turn_in_progress")
-    if end != entry.parent_id:
+    if end != seen:
         raise ParentMoved(f"The conversation went on meanwhile; it ends at {end} now.", leaf_id=end)
+    if entry.parent_id is not None and entry.parent_id not in statuses:
+        raise NotFound("This message was deleted meanwhile.", field="parent_id")
 
 
 async def _store_path(

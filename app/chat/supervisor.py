@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import msgspec
 
-from app.chat.conversations import Conversations
+from app.chat.branches import Branches
+from app.chat.conversations import Changes, Conversations
 from app.chat.drafts import Drafts
 from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLog, EventLogs, rebuild
@@ -29,9 +30,9 @@ from app.chat.turns import Turn
 from app.db.base import Database
 from app.db.types import Origin
 from app.errors import NotFound, Unavailable
-from app.events import MessageView, ResponseView
+from app.events import ConversationView, MessageView, ResponseView
 from app.frames import ConversationChanged, MessageAdded
-from app.ids import ConversationId, ResponseId, UserId
+from app.ids import ConversationId, MessageId, ResponseId, UserId
 from app.people.accounts import Principal
 from engine.api import Engine, Forget, OwnerId, Subject, SubjectKind
 from engine.errors import EngineError
@@ -55,6 +56,7 @@ class Supervisor:
         self._stored = StoredLedger(db)
         self._memory = MemoryLedger()
         self._conversations = Conversations(db, hub)
+        self.branches = Branches(db, hub)
         self._intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
         self.drafts = Drafts(engine, self._intake)
         self.liveness = Liveness(engine)
@@ -79,6 +81,8 @@ class Supervisor:
         swept = await self._stored.sweep()
         if swept:
             LOG.warning("closed %d responses that the last run left open", swept)
+        for user_id, conversation_id in await self._conversations.kept_warm():
+            self.liveness.keep_warm(session_of(user_id, conversation_id), kept=True)
         async with self.drafts.running(), asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             chores = [
@@ -311,6 +315,32 @@ class Supervisor:
         self._logs.drop_conversation(user_id, conversation_id)
         await self.drafts.forget(user_id, conversation_id)
         self.liveness.forget(session_of(user_id, conversation_id))
+        await self._forget(user_id, conversation_id)
+
+    async def change_conversation(
+        self, principal: Principal, conversation_id: ConversationId, changes: Changes
+    ) -> ConversationView:
+        """Raises `NotFound` and `InvalidRequest`."""
+        view = await self._conversations.change(principal.user_id, conversation_id, changes)
+        subject = session_of(principal.user_id, conversation_id)
+        self.liveness.keep_warm(subject, kept=view.kept_warm)
+        return view
+
+    async def delete_branch(
+        self, principal: Principal, conversation_id: ConversationId, message_id: MessageId
+    ) -> None:
+        """Delete a message and all below it, stop what is written there. Raises `NotFound`.
+
+        The engine forgets the whole conversation, for it cannot tell whose branch a block is of; the
+        next turn computes again what is left.
+        """
+        user_id = principal.user_id
+        gone = await self.branches.prune(user_id, conversation_id, message_id)
+        async with asyncio.TaskGroup() as stops:
+            for turn in self._turns_in(user_id, conversation_id):
+                if turn.response.view.message_id in gone:
+                    self._logs.drop(turn.response.view.id)
+                    stops.create_task(turn.cancel())
         await self._forget(user_id, conversation_id)
 
     async def _forget(self, user_id: UserId, session_id: ConversationId) -> None:

@@ -48,6 +48,22 @@ def children(nodes: Iterable[Node]) -> dict[MessageId | None, list[Node]]:
     return by_parent
 
 
+def below(nodes: Iterable[Node], node_id: MessageId) -> list[MessageId]:
+    """`node_id` and everything under it, parents first."""
+    by_parent, found = children(nodes), [node_id]
+    for above in found:
+        found += [child.id for child in by_parent.get(above, ())]
+    return found
+
+
+def tip(nodes: Iterable[Node], node_id: MessageId | None) -> MessageId | None:
+    """The end of the branch through `node_id` (None: of the whole tree), the newest at each fork."""
+    by_parent = children(nodes)
+    while node_id in by_parent:
+        node_id = by_parent[node_id][-1].id
+    return node_id
+
+
 def siblings(nodes: Iterable[Node], node_id: MessageId) -> list[Node]:
     """The alternatives at `node_id`'s place, itself among them. Raises `ValueError` if unknown."""
     for alternatives in children(nodes).values():

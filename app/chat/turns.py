@@ -69,11 +69,14 @@ class Turn:
         self._writing = writing
         """Held over each transaction on replies, so that no checkpoint follows an end."""
         reply = prepared.entry.reply
-        self._glue = () if reply is None else reply.token_ids
+        resumed = prepared.job.resumed_output
+        self._glue = () if reply is None else reply.token_ids[: -len(resumed) or None]
         """Stands before the output in the reply's ids."""
+        self._resumed_text = "" if reply is None else reply.text
+        """What the answer had already, before it was taken up again."""
         self._path_digest = prepared.entry.path_digest
-        self._token_ids: list[int] = []
-        self._checkpointed_tokens = 0
+        self._token_ids = list(resumed)
+        self._checkpointed_tokens = len(resumed)
         self._submitted = False
         self._started = False
         self._stop_status: ResponseStatus | None = None
@@ -196,6 +199,7 @@ class Turn:
         self.log.progress()
         if self.response.reply_id is not None:
             self.log.open_item()
+            self.log.write(self._resumed_text)
 
     def _finished(self, event: Finished) -> Outcome:
         if event.text and not self._started:
@@ -226,7 +230,12 @@ class Turn:
     ) -> Outcome:
         """The end with the ids of `event`; without one, with those that have come so far."""
         receipt = None if event is None else event.receipt
-        output = self._token_ids if event is None else event.token_ids
+        if receipt is not None:
+            written = receipt.output_tokens - len(self._job.resumed_output)
+            receipt = msgspec.structs.replace(receipt, output_tokens=written)
+        was_heard = event is not None and event.reason is not FinishReason.REFUSED
+        output = event.token_ids if event is not None and was_heard else self._token_ids
+        text = self.log.text if self._started else self._resumed_text
         return Outcome(
             view=msgspec.structs.replace(
                 self.response.view,
@@ -238,17 +247,17 @@ class Turn:
             ),
             user_id=self.response.user_id,
             reply_id=self.response.reply_id,
-            text=self.log.text,
+            text=text,
             token_ids=(*self._glue, *output),
             seam=Seam.CUT if event is None else event.seam,
-            path_digest=self._whole_digest(status),
+            path_digest=self._whole_digest(status, text),
         )
 
-    def _whole_digest(self, status: ResponseStatus) -> bytes | None:
+    def _whole_digest(self, status: ResponseStatus, text: str) -> bytes | None:
         """Of a failure nothing was told that a client could send again."""
         if status is ResponseStatus.FAILED or self.response.reply_id is None:
             return None
-        return following(self._path_digest, Message(role=Role.ASSISTANT, text=self.log.text))
+        return following(self._path_digest, Message(role=Role.ASSISTANT, text=text))
 
     async def _end(self, outcome: Outcome) -> None:
         """Close the item, store the end, and only then tell it."""

@@ -19,7 +19,7 @@ departures                                                (of users who are no m
 from datetime import datetime
 
 from advanced_alchemy.base import CommonTableAttributes, create_registry
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, UniqueConstraint, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.db.types import (
@@ -270,6 +270,11 @@ class Conversation(Base):
     """The branch that is shown. No foreign key: it would close a circle with `messages`."""
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    archived_at: Mapped[datetime | None]
+    """Since then it is not in the list, and otherwise as it was."""
+    pinned_at: Mapped[datetime | None]
+    kept_warm: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Its owner wants its KV to stay, within what the budgets allow."""
 
 
 class Message(Base):

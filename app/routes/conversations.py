@@ -8,18 +8,29 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
-from litestar import delete, get, patch, post
+from litestar import delete, get, patch, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from app.chat.conversations import ConversationPage, Conversations
+from app.chat.conversations import Changes, ConversationPage, Conversations, Shelf
 from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLog, EventLogs
+from app.chat.ledger import Act
 from app.chat.library import DEFAULT_PERSONA
 from app.chat.supervisor import Supervisor
 from app.events import ConversationView, MessageView, ResponseView
-from app.frames import Draft, Event, Snapshot, Text, TurnCreate
+from app.frames import (
+    ClientMessageId,
+    Draft,
+    Event,
+    Snapshot,
+    Text,
+    TurnContinue,
+    TurnCreate,
+    TurnEdit,
+    TurnRegenerate,
+)
 from app.ids import ConversationId, DocumentId, MessageId, PersonaId, ResponseId
 from app.people.accounts import Principal
 from app.routes.watches import dress, snapshot
@@ -44,18 +55,32 @@ class NewConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Documents to ask about, besides those that come with the persona."""
 
 
-class Rename(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    title: str
-
-
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    client_message_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    client_message_id: ClientMessageId
     parent_id: MessageId | None
     text: Text
 
 
+class Edit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    client_message_id: ClientMessageId
+    leaf_id: MessageId
+    """The end of the branch that the user saw."""
+    text: Text
+
+
+class Again(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    client_message_id: ClientMessageId
+    leaf_id: MessageId
+    """The end of the branch that the user saw."""
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    message_id: MessageId
+
+
 class AcceptedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    message: MessageView
+    message: MessageView | None
+    """None where an answer was asked for anew."""
     response: ResponseView
 
 
@@ -70,10 +95,12 @@ class CancelledResponse(msgspec.Struct, frozen=True, kw_only=True):
 async def list_conversations(
     principal: NamedDependency[Principal],
     conversations: NamedDependency[Conversations],
+    shelf: FromQuery[Shelf] = Shelf.CURRENT,
     cursor: Annotated[str | None, QueryParameter(max_length=200)] = None,
+    *,
     limit: Annotated[int, QueryParameter(ge=1, le=100)] = 50,
 ) -> ConversationPage:
-    return await conversations.list(principal.user_id, cursor=cursor, limit=limit)
+    return await conversations.list(principal.user_id, shelf=shelf, cursor=cursor, limit=limit)
 
 
 @post("/conversations")
@@ -105,14 +132,14 @@ async def read_conversation(
 
 
 @patch("/conversations/{conversation_id:str}")
-async def rename_conversation(
+async def change_conversation(
     conversation_id: FromPath[str],
-    data: JSONBody[Rename],
+    data: JSONBody[Changes],
     principal: NamedDependency[Principal],
-    conversations: NamedDependency[Conversations],
+    supervisor: NamedDependency[Supervisor],
 ) -> ConversationView:
-    known_id = ConversationId(conversation_id)
-    return await conversations.rename(principal.user_id, known_id, data.title)
+    """Rename, archive, pin, keep warm."""
+    return await supervisor.change_conversation(principal, ConversationId(conversation_id), data)
 
 
 @post("/conversations/{conversation_id:str}/newest", status_code=200)
@@ -141,9 +168,86 @@ async def create_turn(
     principal: NamedDependency[Principal],
     supervisor: NamedDependency[Supervisor],
 ) -> AcceptedTurn:
-    request = browser_turn(ConversationId(conversation_id), data)
-    acceptance = await supervisor.create(principal, request)
-    return AcceptedTurn(message=acceptance.messages[-1], response=acceptance.response)
+    return await _accepted(supervisor, principal, browser_turn(conversation_id, data))
+
+
+@post("/conversations/{conversation_id:str}/messages/{message_id:str}/edit")
+async def edit_message(
+    conversation_id: FromPath[str],
+    message_id: FromPath[str],
+    data: JSONBody[Edit],
+    principal: NamedDependency[Principal],
+    *,
+    supervisor: NamedDependency[Supervisor],
+) -> AcceptedTurn:
+    """Say something else in its place: a branch beside it."""
+    request = _turn_at(Act.EDIT, conversation_id, message_id, data)
+    return await _accepted(supervisor, principal, _saying(request, data.text))
+
+
+@post("/conversations/{conversation_id:str}/messages/{message_id:str}/regenerate")
+async def regenerate_answer(
+    conversation_id: FromPath[str],
+    message_id: FromPath[str],
+    data: JSONBody[Again],
+    principal: NamedDependency[Principal],
+    *,
+    supervisor: NamedDependency[Supervisor],
+) -> AcceptedTurn:
+    """Answer it once more, or what it answers."""
+    request = _turn_at(Act.REGENERATE, conversation_id, message_id, data)
+    return await _accepted(supervisor, principal, request)
+
+
+@post("/conversations/{conversation_id:str}/messages/{message_id:str}/continue")
+async def continue_answer(
+    conversation_id: FromPath[str],
+    message_id: FromPath[str],
+    data: JSONBody[Again],
+    principal: NamedDependency[Principal],
+    *,
+    supervisor: NamedDependency[Supervisor],
+) -> AcceptedTurn:
+    """Go on with an answer that was cut short: a new one beside it that begins with it."""
+    request = _turn_at(Act.CONTINUE, conversation_id, message_id, data)
+    return await _accepted(supervisor, principal, request)
+
+
+@delete("/conversations/{conversation_id:str}/messages/{message_id:str}")
+async def delete_branch(
+    conversation_id: FromPath[str],
+    message_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    supervisor: NamedDependency[Supervisor],
+) -> None:
+    """The message and all below it."""
+    await supervisor.delete_branch(
+        principal, ConversationId(conversation_id), MessageId(message_id)
+    )
+
+
+@put("/conversations/{conversation_id:str}/leaf")
+async def choose_leaf(
+    conversation_id: FromPath[str],
+    data: JSONBody[Chosen],
+    principal: NamedDependency[Principal],
+    supervisor: NamedDependency[Supervisor],
+) -> ConversationView:
+    """Show the branch through this message, down to its newest end."""
+    known_id = ConversationId(conversation_id)
+    return await supervisor.branches.choose(principal.user_id, known_id, data.message_id)
+
+
+@post("/conversations/{conversation_id:str}/fork")
+async def fork_conversation(
+    conversation_id: FromPath[str],
+    data: JSONBody[Chosen],
+    principal: NamedDependency[Principal],
+    supervisor: NamedDependency[Supervisor],
+) -> ConversationView:
+    """A new conversation that begins with everything up to this message."""
+    known_id = ConversationId(conversation_id)
+    return await supervisor.branches.fork(principal.user_id, known_id, data.message_id)
 
 
 @get("/responses/{response_id:str}/events", media_type="text/event-stream")
@@ -171,17 +275,62 @@ async def cancel_response(
     return CancelledResponse(response_id=known_id, step=step)
 
 
-def browser_turn(conversation_id: ConversationId, turn: NewTurn | TurnCreate) -> TurnRequest:
+async def _accepted(
+    supervisor: Supervisor, principal: Principal, request: TurnRequest
+) -> AcceptedTurn:
+    acceptance = await supervisor.create(principal, request)
+    return AcceptedTurn(message=acceptance.message, response=acceptance.response)
+
+
+def browser_turn(conversation_id: str, turn: NewTurn | TurnCreate) -> TurnRequest:
     """What a person's message becomes, by whichever road it came."""
-    return TurnRequest(
-        messages=(Message(role=Role.USER, text=turn.text),),
-        conversation_id=conversation_id,
-        parent_id=turn.parent_id,
+    request = TurnRequest(
+        messages=(),
+        conversation_id=ConversationId(conversation_id),
+        message_id=turn.parent_id,
         check_leaf=True,
+        seen_leaf_id=turn.parent_id,
         client_message_id=turn.client_message_id,
         sampling=BROWSER_SAMPLING,
         limits=BROWSER_LIMITS,
     )
+    return _saying(request, turn.text)
+
+
+def branching_turn(frame: TurnEdit | TurnRegenerate | TurnContinue) -> TurnRequest:
+    """What goes on elsewhere than at the end."""
+    match frame:
+        case TurnEdit():
+            request = _turn_at(Act.EDIT, frame.conversation_id, frame.message_id, frame)
+            return _saying(request, frame.text)
+        case TurnRegenerate():
+            return _turn_at(Act.REGENERATE, frame.conversation_id, frame.message_id, frame)
+        case TurnContinue():
+            return _turn_at(Act.CONTINUE, frame.conversation_id, frame.message_id, frame)
+
+
+def _turn_at(
+    act: Act,
+    conversation_id: str,
+    message_id: str,
+    asked: Edit | Again | TurnEdit | TurnRegenerate | TurnContinue,
+) -> TurnRequest:
+    return TurnRequest(
+        messages=(),
+        conversation_id=ConversationId(conversation_id),
+        act=act,
+        message_id=MessageId(message_id),
+        check_leaf=True,
+        seen_leaf_id=asked.leaf_id,
+        client_message_id=asked.client_message_id,
+        sampling=BROWSER_SAMPLING,
+        limits=BROWSER_LIMITS,
+    )
+
+
+def _saying(request: TurnRequest, text: str) -> TurnRequest:
+    said = (Message(role=Role.USER, text=text),)
+    return msgspec.structs.replace(request, messages=said)
 
 
 def unsent_turn(draft: Draft) -> TurnRequest:
@@ -190,7 +339,7 @@ def unsent_turn(draft: Draft) -> TurnRequest:
     return TurnRequest(
         messages=(Message(role=Role.USER, text=draft.text),),
         conversation_id=draft.conversation_id,
-        parent_id=draft.parent_id,
+        message_id=draft.parent_id,
         persona_id=draft.persona_id or (DEFAULT_PERSONA.id if begins else None),
         document_ids=draft.document_ids,
     )
@@ -216,10 +365,16 @@ handlers = [
     list_conversations,
     create_conversation,
     read_conversation,
-    rename_conversation,
+    change_conversation,
     move_to_newest,
     delete_conversation,
     create_turn,
+    edit_message,
+    regenerate_answer,
+    continue_answer,
+    delete_branch,
+    choose_leaf,
+    fork_conversation,
     watch_response,
     cancel_response,
 ]

@@ -25,19 +25,23 @@ from app.frames import (
     Cursor,
     Hello,
     InwardFrame,
+    LeafChoose,
     OutwardFrame,
     ResponseCancel,
     Subscribe,
     Subscribed,
     TurnAccepted,
+    TurnContinue,
     TurnCreate,
+    TurnEdit,
+    TurnRegenerate,
     Unsubscribe,
     Unsubscribed,
     Welcome,
 )
 from app.ids import ConversationId
 from app.routes.connection import OpenSocket, Part
-from app.routes.conversations import browser_turn, unsent_turn
+from app.routes.conversations import branching_turn, browser_turn, unsent_turn
 from app.routes.gate import Gate
 from app.routes.problems import (
     CLOSE_LATER,
@@ -189,8 +193,12 @@ class Connection:
                 await self._outbox.put(
                     Unsubscribed(request_id=frame.request_id, conversation_id=frame.conversation_id)
                 )
-            case TurnCreate():
+            case TurnCreate() | TurnEdit() | TurnRegenerate() | TurnContinue():
                 await self._create_turn(frame)
+            case LeafChoose():
+                await self._rooms.supervisor.branches.choose(
+                    self._page.principal.user_id, frame.conversation_id, frame.message_id
+                )
             case ResponseCancel():
                 await self._cancel(frame)
             case frames.Draft():
@@ -238,14 +246,18 @@ class Connection:
             raise NotFound("There is no such response here.", field="cursors")
         return log
 
-    async def _create_turn(self, frame: TurnCreate) -> None:
-        acceptance = await self._rooms.supervisor.create(
-            self._page.principal, browser_turn(frame.conversation_id, frame)
-        )
+    async def _create_turn(
+        self, frame: TurnCreate | TurnEdit | TurnRegenerate | TurnContinue
+    ) -> None:
+        if isinstance(frame, TurnCreate):
+            turn = browser_turn(frame.conversation_id, frame)
+        else:
+            turn = branching_turn(frame)
+        acceptance = await self._rooms.supervisor.create(self._page.principal, turn)
         await self._outbox.put(
             TurnAccepted(
                 request_id=frame.request_id,
-                message=acceptance.messages[-1],
+                message=acceptance.message,
                 response=acceptance.response,
             )
         )

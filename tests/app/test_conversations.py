@@ -5,13 +5,16 @@ import base64
 import pytest
 from sqlalchemy import update
 
+from app.chat.conversations import Changes, Shelf
 from app.chat.library import DEFAULT_PERSONA
+from app.chat.liveness import session_of
 from app.db.base import Database
 from app.db.models import Conversation
 from app.db.types import utc_now
 from app.errors import InvalidRequest, NotFound
 from app.frames import ConversationChanged, ConversationDeleted
 from app.ids import ConversationId, ItemId, PersonaId
+from engine.api import Hold, RetentionClass
 from tests.kit.domain import new_person, open_domain
 from tests.kit.echo import EchoEngine
 
@@ -131,7 +134,9 @@ async def test_renaming_is_told_to_the_watchers(db: Database):
         ann = await new_person(db)
         conversation = await domain.conversations.create(ann.user_id)
         with domain.hub.watch(ann.user_id) as feed:
-            await domain.conversations.rename(ann.user_id, conversation.id, " A  new\nname ")
+            await domain.conversations.change(
+                ann.user_id, conversation.id, Changes(title=" A  new\nname ")
+            )
             await domain.conversations.delete(ann.user_id, conversation.id)
             notices = [await anext(aiter(feed)), await anext(aiter(feed))]
 
@@ -141,13 +146,56 @@ async def test_renaming_is_told_to_the_watchers(db: Database):
     assert deleted == ConversationDeleted(conversation_id=conversation.id)
 
 
+async def test_a_list_shows_what_is_current_and_shelves_show_the_rest(db: Database):
+    async with open_domain(db, EchoEngine()) as domain:
+        ann = await new_person(db)
+        plain, pinned, archived = [
+            (await domain.conversations.create(ann.user_id)).id for _ in range(3)
+        ]
+        await domain.conversations.change(ann.user_id, pinned, Changes(pinned=True))
+        changed = await domain.conversations.change(ann.user_id, archived, Changes(archived=True))
+        shown = {}
+        for shelf in Shelf:
+            page = await domain.conversations.list(ann.user_id, shelf=shelf)
+            shown[shelf] = {one.id for one in page.items}
+        back = await domain.conversations.change(ann.user_id, archived, Changes(archived=False))
+
+    assert shown == {
+        Shelf.CURRENT: {plain, pinned},
+        Shelf.PINNED: {pinned},
+        Shelf.ARCHIVED: {archived},
+    }
+    assert changed.archived and not back.archived
+
+
+async def test_what_is_kept_warm_is_wished_for_until_its_owner_says_otherwise(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation = await domain.conversations.create(ann.user_id)
+        subject = session_of(ann.user_id, conversation.id)
+        for kept in (True, False):
+            changes = Changes(kept_warm=kept)
+            await domain.supervisor.change_conversation(ann, conversation.id, changes)
+            await engine.told(2 - kept)
+        await domain.supervisor.change_conversation(ann, conversation.id, Changes(kept_warm=True))
+        await engine.told(3)
+    again = EchoEngine()
+    async with open_domain(db, again):
+        await again.told(1)
+
+    wished = [wish.retention for _, wish in engine.leases if isinstance(wish, Hold)]
+    assert wished == [RetentionClass.KEPT, RetentionClass.RECENT, RetentionClass.KEPT]
+    assert again.leases == [(subject, Hold(retention=RetentionClass.KEPT))]
+
+
 @pytest.mark.parametrize("title", ["", " \n ", "x" * 201])
 async def test_a_title_has_words_and_a_limit(db: Database, title: str):
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)
         conversation = await domain.conversations.create(ann.user_id)
         with pytest.raises(InvalidRequest, match="title"):
-            await domain.conversations.rename(ann.user_id, conversation.id, title)
+            await domain.conversations.change(ann.user_id, conversation.id, Changes(title=title))
 
 
 async def test_19_anothers_conversation_and_an_unknown_one_look_the_same(db: Database):
@@ -158,7 +206,7 @@ async def test_19_anothers_conversation_and_an_unknown_one_look_the_same(db: Dat
         for conversation_id in (theirs.id, ConversationId("conv_none")):
             for attempt in (
                 conversations.get(ben.user_id, conversation_id),
-                conversations.rename(ben.user_id, conversation_id, "mine"),
+                conversations.change(ben.user_id, conversation_id, Changes(title="mine")),
                 conversations.messages(ben.user_id, conversation_id),
                 conversations.delete(ben.user_id, conversation_id),
                 domain.send(ben, conversation_id, "hello"),

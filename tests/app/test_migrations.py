@@ -95,7 +95,7 @@ async def test_what_holds_data_is_written_to_a_file_before_it_is_changed(
             await migrate(database_url, tmp_path)
 
     with monkeypatch.context() as patch:
-        add_migration(tmp_path / "next", patch, "op.drop_table('invitations')")
+        add_migration(tmp_path / "next", patch, "op.drop_table('api_keys')")
         with pytest.raises(WrongRevision, match=f"at revision {before}.*keepwarm migrate"):
             await check_revision(database_url)
         done = await migrate(database_url, tmp_path)
@@ -109,7 +109,7 @@ async def test_what_holds_data_is_written_to_a_file_before_it_is_changed(
     await restore(copy, done.backup)
     async with contextlib.aclosing(Database(copy)) as db, db.read() as session:
         assert (await session.execute(text("SELECT email FROM users"))).all() == [("a@b",)]
-        assert await session.scalar(text("SELECT count(*) FROM invitations")) == 0
+        assert await session.scalar(text("SELECT count(*) FROM api_keys")) == 0
         assert await session.scalar(text("SELECT version_num FROM alembic_version")) == before
 
 
@@ -121,14 +121,14 @@ async def test_a_migration_happens_whole_or_not_at_all(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     before = (await migrate(database_url)).after
-    broken = "op.drop_table('invitations'); op.drop_table('no_such_table')"
+    broken = "op.drop_table('api_keys'); op.drop_table('no_such_table')"
     add_migration(tmp_path / "next", monkeypatch, broken)
 
     with pytest.raises(DBAPIError):
         await migrate(database_url)
 
     async with contextlib.aclosing(Database(database_url)) as db, db.read() as session:
-        assert await session.scalar(text("SELECT count(*) FROM invitations")) == 0
+        assert await session.scalar(text("SELECT count(*) FROM api_keys")) == 0
         assert await session.scalar(text("SELECT version_num FROM alembic_version")) == before
 
 

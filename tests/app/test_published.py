@@ -13,15 +13,21 @@ from app.events import ResponseEnded, TextDelta
 from app.frames import (
     PROTOCOL,
     CancelAccepted,
+    ConversationChanged,
     ConversationDeleted,
     Cursor,
     Draft,
     ErrorFrame,
     Hello,
     Inward,
+    LeafChoose,
     OutwardFrame,
     Presence,
     PresenceState,
+    TurnAccepted,
+    TurnContinue,
+    TurnEdit,
+    TurnRegenerate,
     Unsubscribe,
     Unsubscribed,
     Welcome,
@@ -91,6 +97,32 @@ async def test_every_frame_of_a_real_socket_is_valid_by_the_published_schema(
         await tab.event(cut.response.id, TextDelta)
         await tab.cancel(cut.response.id)
         await tab.expect(CancelAccepted)
+        house.call(echo.release)
+        assert whole.message is not None
+        seen_id = cut.response.message_id
+        for kind, message_id, more in (
+            (TurnContinue, seen_id, {}),
+            (TurnRegenerate, seen_id, {}),
+            (TurnEdit, whole.message.id, {"text": "Good day"}),
+        ):
+            name = kind.__name__
+            await tab.send(
+                kind(
+                    request_id=name,
+                    client_message_id=name,
+                    conversation_id=conversation_id,
+                    message_id=message_id,
+                    leaf_id=seen_id,
+                    **more,
+                )
+            )
+            accepted = await tab.expect(TurnAccepted)
+            await tab.event(accepted.response.id, ResponseEnded)
+            seen_id = accepted.response.message_id
+        await tab.send(
+            LeafChoose(request_id="l", conversation_id=conversation_id, message_id=parent_id)
+        )
+        await tab.expect(ConversationChanged)
         await tab.send(Unsubscribe(request_id="u", conversation_id=conversation_id))
         await tab.expect(Unsubscribed)
         await tab.send(Hello(protocol=PROTOCOL))

@@ -20,10 +20,15 @@ from app.frames import (
     ErrorFrame,
     Event,
     Hello,
+    LeafChoose,
     MessageAdded,
     OutwardFrame,
     Subscribe,
+    TurnAccepted,
+    TurnContinue,
     TurnCreate,
+    TurnEdit,
+    TurnRegenerate,
     Unsubscribe,
     Unsubscribed,
 )
@@ -196,7 +201,8 @@ async def test_the_same_message_sent_twice_is_one_message_and_one_answer(server:
         two = await tab.say(conversation_id, "Once.", client_message_id="same")
         tree = (await somebody.client.get(f"/api/conversations/{conversation_id}")).json()
 
-    assert (one.message.id, one.response.id) == (two.message.id, two.response.id)
+    assert one.message is not None
+    assert (one.message, one.response.id) == (two.message, two.response.id)
     assert [message["role"] for message in tree["messages"]] == ["user", "assistant"]
 
 
@@ -221,6 +227,97 @@ async def test_a_message_for_a_leaf_that_moved_is_refused_and_nothing_is_stored(
 
     assert error.request_id == "late"
     assert len(tree["messages"]) == 2
+
+
+async def test_16_a_tab_edits_regenerates_continues_and_chooses_and_another_hears_it(
+    server: Server,
+):
+    async with (
+        person(server) as somebody,
+        somebody.tab() as tab,
+        somebody.tab() as other,
+    ):
+        conversation_id = await somebody.conversation()
+        for one in (tab, other):
+            await one.subscribe(conversation_id)
+        first = await tab.say(conversation_id, "Tell me of lighthouses.")
+        stopped = await tab.taste(first.response.id)
+        assert first.message is not None
+        seen, texts, answers = first.response.message_id, {}, [first.response]
+        for kind, message_id, more in (
+            (TurnContinue, stopped.response.message_id, {}),
+            (TurnRegenerate, stopped.response.message_id, {}),
+            (TurnEdit, first.message.id, {"text": "Tell me of ships."}),
+        ):
+            await tab.send(
+                kind(
+                    request_id=kind.__name__,
+                    conversation_id=conversation_id,
+                    client_message_id=kind.__name__,
+                    message_id=message_id,
+                    leaf_id=seen,
+                    **more,
+                )
+            )
+            accepted = await tab.expect(TurnAccepted)
+            texts[kind] = (await tab.taste(accepted.response.id)).text
+            answers.append(accepted.response)
+            seen = accepted.response.message_id
+        await tab.send(
+            LeafChoose(
+                request_id="c",
+                conversation_id=conversation_id,
+                message_id=first.response.message_id,
+            )
+        )
+        for one in (tab, other):
+            await one.expect(
+                ConversationChanged,
+                lambda frame: frame.conversation.leaf_id == first.response.message_id,
+            )
+        tree = (await somebody.client.get(f"/api/conversations/{conversation_id}")).json()
+
+    assert texts[TurnContinue].startswith(stopped.text)
+    parents = [answer.parent_id for answer in answers]
+    assert parents[:3] == [first.message.id] * 3 and parents[3] != first.message.id
+    assert [one["role"] for one in tree["messages"]].count("user") == 2
+
+
+async def test_16_over_http_it_is_the_same(server: Server):
+    async with person(server) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+        path, client = f"/api/conversations/{conversation_id}", somebody.client
+        await tab.subscribe(conversation_id)
+        first = await tab.say(conversation_id, "Tell me of lighthouses.")
+        stopped = await tab.taste(first.response.id)
+        assert first.message is not None
+        seen, roads = stopped.response.message_id, {}
+        for road, message_id, more in (
+            ("continue", seen, {}),
+            ("regenerate", seen, {}),
+            ("edit", first.message.id, {"text": "Tell me of ships."}),
+        ):
+            body = {"client_message_id": road, "leaf_id": seen, **more}
+            answer = await client.post(f"{path}/messages/{message_id}/{road}", json=body)
+            assert answer.status_code == 201, answer.text
+            response = answer.json()["response"]
+            await tab.taste(response["id"])
+            roads[road], seen = response["parent_id"], response["message_id"]
+        chosen = await client.put(f"{path}/leaf", json={"message_id": first.message.id})
+        copy = await client.post(f"{path}/fork", json={"message_id": stopped.response.message_id})
+        gone = await client.delete(f"{path}/messages/{first.message.id}")
+        kept = await client.patch(path, json={"kept_warm": True, "pinned": True})
+        shelf = await client.get("/api/conversations", params={"shelf": "pinned"})
+        tree = (await client.get(path)).json()
+
+    assert roads["continue"] == roads["regenerate"] == first.message.id != roads["edit"]
+    assert chosen.json()["leaf_id"] not in (seen, first.message.id)
+    assert copy.status_code == 201 and copy.json()["leaf_id"]
+    assert gone.status_code == 204
+    assert kept.json()["kept_warm"] and [one["id"] for one in shelf.json()["items"]] == [
+        conversation_id
+    ]
+    assert [one["text"] for one in tree["messages"]][:1] == ["Tell me of ships."]
 
 
 # ---------------------------------------------------------------- tabs

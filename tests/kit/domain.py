@@ -10,13 +10,14 @@ from app.chat.conversations import Conversations
 from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLogs
 from app.chat.hub import Hub
-from app.chat.ledger import Acceptance, Node
+from app.chat.ledger import Acceptance, Act, Node
 from app.chat.library import Library
 from app.chat.rows import node
 from app.chat.supervisor import Supervisor
 from app.chat.tree import path
 from app.chat.warming import Warming
 from app.db.base import Database
+from app.db.models import Conversation as ConversationRow
 from app.db.models import Message as MessageRow
 from app.db.models import User
 from app.db.types import AccountRole, Origin, utc_now
@@ -81,10 +82,39 @@ class Domain:
         """The browser's way: what the user saw is checked."""
         request = TurnRequest(
             conversation_id=conversation_id,
-            parent_id=parent_id,
+            message_id=parent_id,
             check_leaf=True,
+            seen_leaf_id=parent_id,
             client_message_id=client_message_id,
             messages=said(text),
+            sampling=GREEDY,
+            limits=Limits(max_output_tokens=max_tokens),
+        )
+        return await self.supervisor.create(who, request)
+
+    async def act(
+        self,
+        who: Principal,
+        act: Act,
+        message: ResponseView | MessageId,
+        *,
+        text: str | None = None,
+        max_tokens: int | None = None,
+        client_message_id: str | None = None,
+    ) -> Acceptance:
+        """Edit, regenerate or continue, seeing the leaf that the conversation has."""
+        message_id = message if isinstance(message, str) else message.message_id
+        async with self.db.read() as session:
+            row = await session.get_one(MessageRow, message_id)
+            conversation = await session.get_one(ConversationRow, row.conversation_id)
+        request = TurnRequest(
+            conversation_id=conversation.id,
+            act=act,
+            message_id=message_id,
+            check_leaf=True,
+            seen_leaf_id=conversation.leaf_id,
+            client_message_id=client_message_id,
+            messages=() if text is None else said(text),
             sampling=GREEDY,
             limits=Limits(max_output_tokens=max_tokens),
         )

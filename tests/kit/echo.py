@@ -96,6 +96,7 @@ class EchoEngine:
         self._beats: Counter[JobId] = Counter()
         self._allowed: int | None = None
         self._closed = False
+        self._leased = asyncio.Event()
 
     # ------------------------------------------------------------ the test's hand
 
@@ -107,6 +108,12 @@ class EchoEngine:
         """Let all jobs run to their ends."""
         self._allowed = None
         self._wake()
+
+    async def told(self, wishes: int) -> None:
+        """Until so many wishes have come."""
+        while len(self.leases) < wishes:
+            self._leased.clear()
+            await self._leased.wait()
 
     def _wake(self) -> None:
         moved, self._moved = self._moved, asyncio.Event()
@@ -155,13 +162,13 @@ class EchoEngine:
             return
         cached = self._match(job.token_ids)
         if not await self._may_go(job):
-            yield self._finished(job, FinishReason.CANCELLED, (), cached)
+            yield self._finished(job, FinishReason.CANCELLED, job.resumed_output, cached)
             return
         yield Started(job_id=job.job_id, prompt_tokens=len(job.token_ids), cached_tokens=cached)
         wanted = job.limits.max_output_tokens
         whole = reply_ids(job.token_ids, REPLY_TOKENS if wanted is None else wanted)
-        sent: tuple[int, ...] = ()
-        for token_id in whole:
+        sent = job.resumed_output
+        for token_id in whole[len(sent) :]:
             if not await self._may_go(job):
                 yield self._finished(job, FinishReason.CANCELLED, sent, cached)
                 return
@@ -231,6 +238,7 @@ class EchoEngine:
 
     async def lease(self, subject: Subject, wish: Wish) -> LeaseState:
         self.leases.append((subject, wish))
+        self._leased.set()
         return LeaseState(
             subject=subject,
             wished=RetentionClass.IDLE,

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
+from app.chat.ledger import Act
 from app.db.base import Database
 from app.db.models import Message, Response
 from app.db.revisions import migrate
@@ -217,3 +218,57 @@ async def test_17_a_killed_server_has_every_turn_that_it_acknowledged(
 
     assert left == []
     assert len(acknowledged) >= acknowledgements
+
+
+async def test_16_edits_and_regenerated_answers_compute_only_what_is_new(sqlite: Database):
+    async with open_local() as engine, open_domain(sqlite, engine) as domain:
+        ann = await new_person(sqlite)
+        conversation = await domain.conversations.create(ann.user_id)
+        for text in ("Tell me of lighthouses.", "And of their keepers?"):
+            end = await domain.say(ann, conversation.id, text, max_tokens=12)
+        question_id = end.response.parent_id
+        assert question_id is not None
+        sent = await prompt_of(domain, end.response.id)
+
+        again = await domain.ended(
+            ann, (await domain.act(ann, Act.REGENERATE, end.response, max_tokens=12)).response
+        )
+        edited = await domain.ended(
+            ann,
+            (await domain.act(ann, Act.EDIT, question_id, text="And of ships?")).response,
+        )
+
+        assert await prompt_of(domain, again.response.id) == sent
+        assert again.text == end.text, "greedy: the same ids give the same answer"
+        assert again.response.receipt is not None
+        assert again.response.receipt.computed_tokens == 1
+        *_, question, _ = await domain.nodes(edited.response.message_id)
+        assert edited.response.receipt is not None
+        assert edited.response.receipt.computed_tokens <= len(question.token_ids)
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+async def test_15_a_continued_answer_is_the_one_that_was_never_cut(sqlite: Database, cut: int):
+    """Wherever it was cut: in a word, or in the middle of a character of several tokens."""
+    async with open_local() as engine, open_domain(sqlite, engine) as domain:
+        ann = await new_person(sqlite)
+        text, whole_tokens = "Repeat: 🗼 naïve Ωmega 灯台", 24
+        ends = []
+        for tokens in (whole_tokens, cut):
+            conversation = await domain.conversations.create(ann.user_id)
+            ends.append(await domain.say(ann, conversation.id, text, max_tokens=tokens))
+        whole, stopped = ends
+        if stopped.response.incomplete_reason is None or not stopped.text:
+            return  # it had ended by itself, or has no whole character yet
+        accepted = await domain.act(
+            ann, Act.CONTINUE, stopped.response, max_tokens=whole_tokens - cut
+        )
+        end = await domain.ended(ann, accepted.response)
+        kept, continued = [
+            (await domain.nodes(one.response.message_id))[-1] for one in (whole, end)
+        ]
+
+        assert end.text == whole.text
+        assert continued.token_ids == kept.token_ids
+        assert end.response.receipt is not None
+        assert end.response.receipt.computed_tokens <= 1

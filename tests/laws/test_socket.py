@@ -175,6 +175,7 @@ async def test_17_nothing_acknowledged_is_lost_when_the_server_is_killed_in_mid_
                     after = await back.say(conversation_id, "Go on.", MessageId(answer["id"]))
                     receipt = (await back.taste(after.response.id)).response.receipt
 
+    assert accepted.message is not None
     assert (question["id"], question["text"]) == (accepted.message.id, LONG)
     assert answer["response"]["status"] == "incomplete"
     assert answer["response"]["incomplete_reason"] == "interrupted"

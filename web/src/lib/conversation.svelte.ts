@@ -202,9 +202,9 @@ function conversationOf(frame: OutwardFrame | Loaded): string | null {
     case "loaded":
     case "conversation.changed":
       return frame.conversation.id;
-    case "turn.accepted":
     case "message.added":
       return frame.message.conversation_id;
+    case "turn.accepted":
     case "snapshot":
       return frame.response.conversation_id;
     case "event":

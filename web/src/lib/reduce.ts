@@ -56,7 +56,7 @@ export function reduce(state: State, frame: OutwardFrame | Loaded): State {
     case "loaded":
       return loaded(state, frame);
     case "turn.accepted":
-      return answering(added(state, frame.message), frame.response);
+      return answering(frame.message ? added(state, frame.message) : state, frame.response);
     case "message.added":
       return added(state, frame.message);
     case "event":
