@@ -30,7 +30,6 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.schema import AddConstraint, DropConstraint
 
 from app.errors import AppError
@@ -187,9 +186,8 @@ def _shape(tables: Iterable[Table]) -> dict[str, tuple[str, ...]]:
 
 
 def _columns(table: Table) -> list[Column[Any]]:
-    """Without what the database computes from the others; in an order that both databases share."""
-    kept = (one for one in table.columns if one.computed is None)
-    return sorted((one for one in kept if not isinstance(one.type, TSVECTOR)), key=lambda c: c.name)
+    """In an order that both databases share, however they came to be."""
+    return sorted(table.columns, key=lambda column: column.name)
 
 
 @contextlib.contextmanager
