@@ -125,7 +125,7 @@ async def test_a_migration_happens_whole_or_not_at_all(
     add_migration(tmp_path / "next", monkeypatch, broken)
 
     with pytest.raises(DBAPIError):
-        await migrate(database_url)
+        await migrate(database_url, tmp_path)
 
     async with contextlib.aclosing(Database(database_url)) as db, db.read() as session:
         assert await session.scalar(text("SELECT count(*) FROM api_keys")) == 0
