@@ -24,6 +24,8 @@ from engine.errors import EngineError
 LOG = logging.getLogger(__name__)
 
 LOOK_S = 0.5
+RETRY_S = 5.0
+"""While the engine or the database is away."""
 SETTLED = timedelta(minutes=1)
 """Longer than a request that was let in takes to begin its turn."""
 
@@ -48,28 +50,32 @@ class Departures:
             looking.cancel()
             await asyncio.wait((looking,))
 
-    async def look(self) -> None:
-        """Stop what runs for who may not be here, and forget who left.
+    async def look(self) -> bool:
+        """Stop what runs for who may not be here, and forget who left; False where that failed.
 
         Raises what the database raises.
         """
         async with self._db.read() as session:
             left = list(await session.scalars(select(Departure)))
-        over = [one.user_id for one in left if await self._forget(one)]
+        done = [one for one in left if await self._forget(one)]
+        over = [one.user_id for one in done if self._now() - one.left_at >= SETTLED]
         if over:
             async with self._db.begin() as session:
                 await session.execute(delete(Departure).where(Departure.user_id.in_(over)))
         for user_id in await self._shut_out():
             await self._supervisor.stop_user(user_id)
+        return len(done) == len(left)
 
     async def _forget(self, departure: Departure) -> bool:
-        """Whether that was the last time."""
         try:
             await self._supervisor.forget_user(departure.user_id)
         except EngineError as error:
             LOG.warning("%s cannot be forgotten yet: %s", departure.user_id, error)
             return False
-        return self._now() - departure.left_at >= SETTLED
+        except Exception:  # who left later is forgotten all the same
+            LOG.exception("%s was not forgotten", departure.user_id)
+            return False
+        return True
 
     async def _shut_out(self) -> set[UserId]:
         """Those for whom something runs, and who are disabled or no more."""
@@ -82,8 +88,9 @@ class Departures:
 
     async def _keep_looking(self) -> None:
         while True:
+            done = False
             try:
-                await self.look()
+                done = await self.look()
             except Exception:  # the database may be back at the next look
                 LOG.exception("it could not be looked up who has left")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S if done else RETRY_S)
