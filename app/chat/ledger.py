@@ -223,6 +223,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Stands for all that is said, the reply included; None where it is not to be found by that."""
 
 
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """A response that was deleted."""
+
+    session_id: ConversationId | None
+    """Set where nothing is left of the session that it was in."""
+
+
 class Ledger(Protocol):
     """Keeps turns. Every call is one short transaction, or none."""
 
@@ -251,6 +258,9 @@ class Ledger(Protocol):
         """The branch that ends with the first of these that an ended reply has; see `recall`."""
         ...
 
-    async def delete_response(self, user_id: UserId, response_id: ResponseId) -> bool:
-        """Forget a response; its messages stay a part of their conversation."""
+    async def delete_response(self, user_id: UserId, response_id: ResponseId) -> Removed | None:
+        """Forget a response; its messages stay a part of their conversation.
+
+        None when there is no such response.
+        """
         ...

@@ -11,7 +11,16 @@ from collections.abc import Sequence
 import msgspec
 
 from app.chat import rows
-from app.chat.ledger import Acceptance, Branch, Entry, Head, Node, Outcome, StoredResponse
+from app.chat.ledger import (
+    Acceptance,
+    Branch,
+    Entry,
+    Head,
+    Node,
+    Outcome,
+    Removed,
+    StoredResponse,
+)
 from app.db.types import VersionRef
 from app.events import MessageView
 from app.ids import ConversationId, ResponseId, UserId
@@ -170,11 +179,13 @@ class MemoryLedger:
             rows.message_view(node, found.session_id) for node in found.path if node.id in wanted
         )
 
-    async def delete_response(self, user_id: UserId, response_id: ResponseId) -> bool:
+    async def delete_response(self, user_id: UserId, response_id: ResponseId) -> Removed | None:
         found = self._find(user_id, response_id)
         if found is None:
-            return False
+            return None
         if response_id in self._kept:
             self._let_go(found)
         self._live.pop(response_id, None)
-        return True
+        others = (*self._live.values(), *self._kept.values())
+        is_left = any(one.session_id == found.session_id for one in others)
+        return Removed(session_id=None if is_left else found.session_id)

@@ -22,6 +22,7 @@ from app.chat.ledger import (
     Outcome,
     Place,
     Progress,
+    Removed,
     StoredResponse,
 )
 from app.db.base import Database
@@ -164,27 +165,25 @@ class StoredLedger:
             conversation = await session.get_one(Conversation, leaf.conversation_id)
             return await _branch(session, conversation, leaf_id)
 
-    async def delete_response(self, user_id: UserId, response_id: ResponseId) -> bool:
+    async def delete_response(self, user_id: UserId, response_id: ResponseId) -> Removed | None:
         """The last response of an API conversation takes the conversation with it."""
         async with self._db.begin() as session:
             row = await session.scalar(_owned(user_id, response_id))
             if row is None:
-                return False
+                return None
             # A turn that is being accepted holds this lock: afterwards it is seen among the others.
             conversation = select(Conversation.id).where(Conversation.id == row.conversation_id)
             await session.execute(conversation.with_for_update())
             gone = delete(Response).where(Response.id == response_id).returning(Response.id)
             if await session.scalar(gone) is None:
-                return False
+                return None
             others = exists().where(Response.conversation_id == row.conversation_id)
-            await session.execute(
-                delete(Conversation).where(
-                    Conversation.id == row.conversation_id,
-                    Conversation.origin == Origin.API,
-                    ~others,
-                )
+            whole = delete(Conversation).where(
+                Conversation.id == row.conversation_id,
+                Conversation.origin == Origin.API,
+                ~others,
             )
-            return True
+            return Removed(session_id=await session.scalar(whole.returning(Conversation.id)))
 
     async def sweep(self) -> int:
         """Close what a killed server left open, with the text of its last checkpoint.

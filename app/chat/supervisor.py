@@ -287,13 +287,16 @@ class Supervisor:
         return rebuild(found.view, found.text, has_item=found.has_item, after=after)
 
     async def delete_response(self, principal: Principal, response_id: ResponseId) -> None:
-        """Stop a response and forget it. Raises `NotFound`."""
+        """Stop a response and forget it, and its KV once nothing is left beside. Raises `NotFound`."""
         await self.cancel(principal, response_id)
         user_id = principal.user_id
-        gone = await self._memory.delete_response(user_id, response_id)
-        if not gone and not await self._stored.delete_response(user_id, response_id):
+        removed = await self._memory.delete_response(user_id, response_id)
+        removed = removed or await self._stored.delete_response(user_id, response_id)
+        if removed is None:
             raise NotFound("There is no such response.", field="response_id")
         self._logs.drop(response_id)
+        if removed.session_id is not None:
+            await self._forget(user_id, removed.session_id)
 
     async def leave_response(self, principal: Principal, response_id: ResponseId) -> None:
         """Stop a response that is not stored; nobody can ask for it any more."""

@@ -498,6 +498,28 @@ async def test_the_last_response_of_an_api_conversation_takes_it_along(db: Datab
     assert await count(db, Conversation) == await count(db, Message) == 0
 
 
+@pytest.mark.parametrize("store", [True, False])
+async def test_01_the_last_response_that_is_deleted_takes_the_kv_along(
+    db: Database, *, store: bool
+):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        first = await domain.respond(ann, "one", store=store)
+        await domain.ended(ann, first)
+        second = await domain.respond(ann, "two", first, store=store)
+        await domain.ended(ann, second)
+        await domain.supervisor.delete_response(ann, first.id)
+        while_one_is_left = list(engine.leases)
+        await domain.supervisor.delete_response(ann, second.id)
+
+    (session_id,) = {job.session_id for job in engine.jobs}
+    assert while_one_is_left == []
+    ((subject, wish),) = engine.leases
+    assert subject.subject_id == session_id
+    assert isinstance(wish, Forget)
+
+
 async def test_a_live_response_is_stopped_and_then_deleted(db: Database):
     engine = EchoEngine()
     engine.hold()
