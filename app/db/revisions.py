@@ -54,8 +54,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 async def migrate(url: str, folder: Path | None = None) -> Migrated:
     """Bring the database to the newest revision; nothing happens to one that is there already.
 
-    What it holds is written to a file in `folder` first: by default where a SQLite file lies, and
-    for another database where the process runs.
+    What it holds is written to a file in `folder` first, where one is named.
     """
     _make_folder(url)
     async with contextlib.aclosing(Database(url)) as db, db.begin() as session:
@@ -64,11 +63,8 @@ async def migrate(url: str, folder: Path | None = None) -> Migrated:
         before = await connection.run_sync(_revision)
         _refuse_unknown(before)
         made = None
-        if before not in (None, _head()):
-            file = sqlite_file(db.url)
-            kept_in = folder or (file.parent if file else Path())
-            kept_in.mkdir(mode=0o700, parents=True, exist_ok=True)
-            made = kept_in / f"keepwarm.{before}.backup"
+        if folder is not None and before not in (None, _head()):
+            made = folder / f"keepwarm.{before}.backup"
             async with db.read() as look:  # one moment, while the lock is held
                 await (await look.connection()).run_sync(_replace_backup, before, made)
         await connection.run_sync(_upgrade)
@@ -165,6 +161,7 @@ def _upgrade(connection: Connection, revision: str = "head") -> None:
 
 def _replace_backup(connection: Connection, revision: str, path: Path) -> None:
     """A migration that fails is tried again at every start: one file for all of them."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     backup.write(connection, revision, part)

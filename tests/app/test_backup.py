@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from sqlalchemy import Connection, inspect, text
 
 from app.chat.search import Search
@@ -21,7 +20,7 @@ from app.db.types import AccountRole
 from app.errors import AppError, NotFound
 from app.people.accounts import Accounts
 from app.people.keys import Keys
-from tests.kit.db import new_postgres_url
+from tests.kit.db import migrate_to, new_postgres_url
 from tests.kit.domain import new_person, open_domain
 from tests.kit.echo import EchoEngine
 from tests.kit.server import complaint, run_command, start_server
@@ -130,14 +129,9 @@ def foreign_keys(connection: Connection) -> set[tuple[str, str]]:
 async def test_a_backup_of_an_older_version_becomes_the_newest(
     database_url: str, target_url: str, tmp_path: Path
 ):
-    def upgrade(connection: Connection) -> None:
-        config = revisions.alembic_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-
     user = text("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', :now, NULL)")
+    await migrate_to(database_url, "0001")
     async with contextlib.aclosing(Database(database_url)) as db, db.begin() as session:
-        await (await session.connection()).run_sync(upgrade)
         await session.execute(user, {"now": datetime(2026, 1, 1, tzinfo=UTC)})
 
     saved = await save(database_url, tmp_path / "file.backup")

@@ -1,5 +1,6 @@
 """The commands as a user types them: what they do, and how they say what is wrong."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from app.admin import ROLES, SCOPES
 from app.db.types import AccountRole, KeyScope
 from app.settings import SETTINGS
+from tests.kit.db import migrate_to
 from tests.kit.model import with_template
 from tests.kit.server import complaint, keepwarm, new_folder, run_command, start_server
 from tests.kit.templates import ADDS_AN_EMPTY_THOUGHT, DATED, MARKS_EARLIER_QUESTIONS
@@ -35,6 +37,16 @@ def test_migrating_twice_is_migrating_once(tmp_path: Path):
 
     assert "now at revision" in first
     assert "already at revision" in second
+
+
+async def test_migrating_an_older_database_leaves_it_in_a_file(tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    await migrate_to(f"sqlite:///{tmp_path}/data/keepwarm.db", "0001")
+
+    told = await asyncio.to_thread(run_command, tmp_path, "migrate")
+
+    assert f"as it was: {tmp_path}/data/keepwarm.0001.backup" in told
+    assert (tmp_path / "data" / "keepwarm.0001.backup").stat().st_size > 0
 
 
 @pytest.mark.parametrize("words", [("doctor",), ("admin", "user", "list")])

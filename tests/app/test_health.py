@@ -17,6 +17,7 @@ from app.frames import InwardFrame, OutwardFrame
 from app.settings import Settings
 from engine.api import Engine
 from tests.kit import metrics
+from tests.kit.db import migrate_to
 from tests.kit.echo import EchoEngine
 from tests.kit.server import Server, free_port
 from tests.kit.tab import person
@@ -48,6 +49,7 @@ class Starting:
 @pytest.fixture
 async def starting(tmp_path: Path, database_url: str) -> AsyncIterator[Starting]:
     settings = Settings(data_dir=tmp_path, port=free_port(), database_url=database_url)
+    await migrate_to(database_url, "0001")
     start = Starting(settings.public_url)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(serve(settings, start.opening, start.say))
@@ -105,7 +107,7 @@ async def test_what_is_no_request_is_left_without_an_answer_and_without_a_trace(
     assert not caplog.records
 
 
-async def test_no_probe_is_missed_while_the_door_is_handed_over(starting: Starting):
+async def test_no_probe_is_missed_while_the_door_is_handed_over(starting: Starting, tmp_path: Path):
     """Every one has its answer, from the first that the server gave."""
     statuses: list[int] = []
 
@@ -124,6 +126,7 @@ async def test_no_probe_is_missed_while_the_door_is_handed_over(starting: Starti
     assert set(statuses) == {200}
     assert ready.status_code == 200
     assert "now at revision" in starting.said[0]
+    assert f"as it was: {tmp_path}/keepwarm.0001.backup" in starting.said[0]
 
 
 def test_metrics_are_not_for_strangers_not_even_on_loopback(server: Server):

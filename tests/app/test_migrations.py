@@ -17,6 +17,7 @@ from app.db import revisions
 from app.db.base import Database
 from app.db.models import Conversation
 from app.db.revisions import WrongRevision, check_revision, migrate, restore
+from tests.kit.db import migrate_to
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 MIGRATE = (
@@ -135,19 +136,14 @@ async def test_a_migration_happens_whole_or_not_at_all(
 async def test_a_conversation_from_before_the_library_is_under_the_first_version(
     database_url: str, tmp_path: Path
 ):
-    def upgrade(connection: Connection) -> None:
-        config = revisions.alembic_config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-
     now = {"now": datetime(2026, 1, 1, tzinfo=UTC)}
     user = text("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', :now, NULL)")
     conversation = text(
         "INSERT INTO conversations"
         " VALUES (:id, 'user_1', 'chat', '', :persona_id, NULL, :now, :now)"
     )
+    await migrate_to(database_url, "0001")
     async with contextlib.aclosing(Database(database_url)) as db, db.begin() as session:
-        await (await session.connection()).run_sync(upgrade)
         await session.execute(user, now)
         for name, persona_id in (("conv_1", "persona_default"), ("conv_2", None)):
             await session.execute(conversation, {"id": name, "persona_id": persona_id, **now})

