@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database, serialise
-from app.db.models import Departure, Login, User
+from app.db.models import Conversation, Departure, Login, User
 from app.db.types import AccountRole, KeyScope, utc_now
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.ids import KeyId, LoginId, UserId, new_user_id
@@ -171,6 +171,9 @@ class Accounts:
         """
         async with self._db.begin() as session:
             user = await _changed(session, user_id)
+            # A turn that is being stored has its conversation, and comes to the user behind it.
+            held = select(Conversation.id).where(Conversation.user_id == user_id)
+            await session.execute(held.order_by(Conversation.id).with_for_update())
             session.add(Departure(user_id=user_id, left_at=self.now()))
             await session.delete(user)
         self.revocations.revoke(user_id)

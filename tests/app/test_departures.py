@@ -3,16 +3,24 @@
 import asyncio
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from app.chat.departures import SETTLED, Departures
 from app.chat.library import Access, Text
 from app.db.base import Database
-from app.db.models import Conversation, Departure, LibraryItem, Message, Response, User
+from app.db.models import (
+    Conversation,
+    Departure,
+    LibraryItem,
+    Login,
+    Message,
+    Response,
+    User,
+)
 from app.db.types import ItemKind, Visibility, utc_now
 from app.errors import NotFound
 from app.events import TextDelta
-from app.ids import new_message_id
+from app.ids import new_login_id, new_message_id
 from app.people.accounts import Accounts
 from engine.api import Forget, LeaseState, OwnerId, Role, Subject, SubjectKind, Wish
 from engine.errors import EngineLost
@@ -20,7 +28,7 @@ from tests.kit.domain import new_person, open_domain
 from tests.kit.echo import EchoEngine
 from tests.kit.people import Clock
 
-OWNED = (User, Conversation, Message, Response, LibraryItem)
+OWNED = (User, Login, Conversation, Message, Response, LibraryItem)
 
 
 async def rows(db: Database) -> dict[str, int]:
@@ -47,9 +55,9 @@ async def test_who_is_removed_leaves_nothing_behind(db: Database, accounts: Acco
     async with open_domain(db, engine) as domain:
         departures = Departures(db, domain.supervisor, clock)
         ann, ben = await new_person(db), await new_person(db)
-        text = Text(name="Mine", text="A text of my own.")
+        own = Text(name="Mine", text="A text of my own.")
         access = Access(visibility=Visibility.OWNER)
-        await domain.library.create(ann.user_id, ItemKind.DOCUMENT, text, access)
+        await domain.library.create(ann.user_id, ItemKind.DOCUMENT, own, access)
         stored = await domain.conversations.create(ann.user_id)
         await domain.say(ann, stored.id, "hello")
         hidden = await domain.respond(ann, "hidden", store=False)
@@ -213,3 +221,38 @@ async def test_a_long_branch_goes_with_its_owner(db: Database, accounts: Account
         await accounts.remove(ann.user_id)
 
     assert await rows(db) == {"library_items": 1}
+
+
+async def test_a_removal_and_a_turn_that_is_being_stored_do_not_wait_for_each_other(
+    db: Database, accounts: Accounts
+):
+    """The turn has its conversation when it comes to the user, so a removal takes both in that order."""
+    ann = await new_person(db)
+    async with open_domain(db, EchoEngine()) as domain:
+        conversation = await domain.conversations.create(ann.user_id)
+        async with db.begin() as session:
+            await session.get_one(Conversation, conversation.id, with_for_update=True)
+            removing = asyncio.create_task(accounts.remove(ann.user_id))
+            while not (db.is_sqlite or await somebody_waits(db)):  # noqa: ASYNC110  in the server
+                await asyncio.sleep(0)
+            now = utc_now()
+            session.add(
+                Login(
+                    id=new_login_id(),
+                    user_id=ann.user_id,
+                    token_digest=b"",
+                    user_agent="",
+                    created_at=now,
+                    last_seen_at=now,
+                    expires_at=now,
+                )
+            )
+        await removing
+
+    assert await rows(db) == {"library_items": 1}
+
+
+async def somebody_waits(db: Database) -> bool:
+    async with db.read() as session:
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(await session.scalar(waiting))

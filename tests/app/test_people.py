@@ -1,10 +1,12 @@
 """Who comes in, and what their role and their keys open; over real connections, on both databases."""
 
+import json
+
 import httpx
 import pytest
 
 from app.db.types import AccountRole, KeyScope
-from tests.kit.peers import engine_of
+from tests.kit.peers import Log, engine_of
 from tests.kit.server import Server
 from tests.kit.serving import Serving
 from tests.kit.staff import SIGNED_OUT, ask, boss, closes, done, refusal, somebody
@@ -243,3 +245,37 @@ async def test_19_anothers_login_and_key_are_as_unknown_as_what_never_was(house:
             assert told[0] == told[1]
         assert (await ann.ask("GET", "/v1/models")).status_code == 200
         assert await done(await ann.client.get("/api/account"))
+
+
+ODD = ["%00", "%ED%A0%80", "%F0%9F%98%80", "..%2F..", "x" * 5000, "user_0'--", "%FF", "%20"]
+ODD_TEXTS = ["\0", "\ud800", "\U0001f600", "x" * 5000, "'--", " ", "\u202e"]
+
+
+async def test_odd_ids_and_texts_are_refused_or_taken_and_break_nothing(house: Serving, told: Log):
+    async with boss(house) as admin, somebody(house) as who:
+        answers = [
+            await admin.client.request(method, path.replace("{}", odd), json=body)
+            for method, path, body in [
+                *ADMINISTRATION,
+                ("DELETE", "/api/logins/{}", None),
+                ("DELETE", "/api/keys/{}", None),
+            ]
+            if "{}" in path
+            for odd in ODD
+        ]
+        for odd in ODD_TEXTS:
+            answers += [
+                await admin.client.post(path, content=json.dumps(body))
+                for path, body in [
+                    ("/api/groups", {"name": odd}),
+                    ("/api/invitations", {"note": odd}),
+                    ("/api/invitations", {"note": "n", "group_ids": [odd]}),
+                    ("/api/keys", {"name": odd}),
+                    ("/api/keys", {"name": "n", "scopes": [odd]}),
+                    ("/api/account/password", {"current_password": odd, "password": odd}),
+                ]
+            ]
+        assert await done(await who.client.get("/api/account"))
+
+    assert {answer.status_code for answer in answers} <= {201, 400, 403, 404, 409, 429}
+    assert not [one for one in told.complaints if "unforeseen" in str(one)]
