@@ -49,7 +49,8 @@ def configure_logging() -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
+        # Of what others add to their lines nobody knows whether it is a text.
+        foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(allow=["turn"])],
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.JSONRenderer(),

@@ -5,15 +5,18 @@ generative AI, written as Prometheus writes them; their buckets are those that t
 The request that asked is in the line, and above the span, by the context that its task was made in.
 """
 
-import structlog
+import logging
+
 from opentelemetry import trace
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from app.events import ResponseStatus, ResponseView
 
-log = structlog.get_logger("keepwarm.turns")
+LOG = logging.getLogger(__name__)
 tracer = trace.get_tracer("keepwarm.turns")
 
+LOGGED = "turn"
+"""Under this name a log line has what is told of a turn; it is the only one that is let through."""
 PROVIDER = "keepwarm"
 OPERATION = "chat"
 
@@ -92,17 +95,17 @@ class Record:
                 after_s = receipt.total_s - receipt.first_token_s
                 self._token.labels(*request).observe(after_s / (receipt.output_tokens - 1))
         _trace(view, duration_s)
-        log.info(
-            "turn ended",
-            response_id=view.id,
-            status=view.status.value,
-            error=error or None,
-            seconds=round(duration_s, 4),
-            first_token_s=receipt and receipt.first_token_s,
-            input_tokens=view.usage and view.usage.input_tokens,
-            cached_tokens=view.usage and view.usage.cached_tokens,
-            output_tokens=view.usage and view.usage.output_tokens,
-        )
+        told = {
+            "response_id": view.id,
+            "status": view.status.value,
+            "error": error or None,
+            "seconds": round(duration_s, 4),
+            "first_token_s": receipt.first_token_s if receipt else None,
+            "input_tokens": view.usage.input_tokens if view.usage else None,
+            "cached_tokens": view.usage.cached_tokens if view.usage else None,
+            "output_tokens": view.usage.output_tokens if view.usage else None,
+        }
+        LOG.info("turn ended", extra={LOGGED: told})
 
 
 def _trace(view: ResponseView, duration_s: float) -> None:

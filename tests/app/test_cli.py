@@ -223,8 +223,8 @@ def test_the_log_tells_of_requests_and_not_of_their_text():
     assert "/v1/chat/completions" in server.output
     assert "hidden-" not in server.output
     assert turn["request_id"] == request["request_id"] == answer.headers["x-request-id"]
-    assert turn["response_id"].startswith("resp_")
-    assert turn["output_tokens"] == answer.json()["usage"]["completion_tokens"]
+    assert turn["turn"]["response_id"].startswith("resp_")
+    assert turn["turn"]["output_tokens"] == answer.json()["usage"]["completion_tokens"]
     assert server.api_key not in server.output
 
 
