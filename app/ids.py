@@ -20,9 +20,10 @@ ResponseId = NewType("ResponseId", str)
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
-def _stamp() -> str:
+def _stamp(at_ms: int | None = None) -> str:
     """48 bits of milliseconds and 80 random bits in Crockford's base 32, as in a ULID."""
-    value = (time.time_ns() // 1_000_000 << 80) | secrets.randbits(80)
+    made_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+    value = (made_ms << 80) | secrets.randbits(80)
     return "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
 
 
@@ -58,8 +59,9 @@ def new_conversation_id() -> ConversationId:
     return ConversationId(f"conv_{_stamp()}")
 
 
-def new_message_id() -> MessageId:
-    return MessageId(f"msg_{_stamp()}")
+def new_message_id(at_ms: int | None = None) -> MessageId:
+    """`at_ms`: when it was said, where that was before now."""
+    return MessageId(f"msg_{_stamp(at_ms)}")
 
 
 def new_response_id() -> ResponseId:

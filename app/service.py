@@ -11,10 +11,13 @@ from typing import Any
 from litestar import Litestar
 from litestar.di import Provide
 
+from app.chat.apart import Apart
 from app.chat.conversations import Conversations
 from app.chat.departures import Departures
 from app.chat.eventlog import EventLogs
+from app.chat.export import Export
 from app.chat.hub import Hub
+from app.chat.imports import Imports
 from app.chat.library import Library
 from app.chat.search import Search
 from app.chat.supervisor import Supervisor
@@ -52,6 +55,9 @@ class Service:
         self.conversations = Conversations(self.db, self.hub)
         self.library = Library(self.db)
         self.search = Search(self.db)
+        self.apart = Apart()
+        self.export = Export(self.db)
+        self.imports = Imports(self.db, self.hub, self.apart)
         self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)
         self.departures = Departures(self.db, self.supervisor)
         self.heads = self.supervisor.heads

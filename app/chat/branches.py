@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.chat import rows, tree
+from app.chat import rows, search, tree
 from app.chat.hub import Hub
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
@@ -166,6 +166,7 @@ async def _copy_path(
         }
         session.add(Response(**values))
     await session.flush()
+    await search.index(session, [new_id for new_id in copied.values() if new_id is not None])
     return copied[path[-1]]
 
 

@@ -109,7 +109,7 @@ class Search:
                 ids = list(await session.scalars(_not_indexed(last_id)))
             if not ids:
                 return done
-            async with self._db.begin() as session:
+            async with self._db.jot() as session:
                 await index(session, ids)
             done, last_id = done + len(ids), ids[-1]
 

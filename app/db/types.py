@@ -46,6 +46,8 @@ class Origin(enum.StrEnum):
 
     CHAT = "chat"
     API = "api"
+    IMPORT = "import"
+    """Of a response that a file brought: what it cost was not spent here."""
 
 
 class ItemKind(enum.StrEnum):

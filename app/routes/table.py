@@ -15,6 +15,7 @@ from app.routes import (
     schema,
     search,
     static,
+    transfer,
 )
 from app.routes import socket as browser
 from app.routes.gate import Check, Gate, guard
@@ -50,6 +51,7 @@ PAGE = [
     *conversations.handlers,
     *library.handlers,
     *search.handlers,
+    *transfer.handlers,
 ]
 """`/api` for those of them who chat."""
 

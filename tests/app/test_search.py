@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, func, select, text, update
 
+from app.chat.branches import Branches
 from app.chat.search import Search
 from app.chat.stored import StoredLedger
 from app.chat.words import LONGEST_TEXT, excerpt, phrases, words
@@ -165,6 +166,17 @@ async def test_what_is_deleted_is_gone_from_the_index(db: Database):
     assert left == 0
 
 
+async def test_a_copy_of_a_branch_is_found_as_the_branch_is(db: Database):
+    async with open_domain(db, EchoEngine()) as domain:
+        ann, search = await new_person(db), Search(db)
+        (asked,) = await said(domain, ann, "a lighthouse")
+        (hit,) = (await search.find(ann.user_id, "lighthouse")).items
+        copy = await Branches(db, domain.hub).fork(ann.user_id, hit.conversation_id, asked)
+        hits = (await search.find(ann.user_id, "lighthouse")).items
+
+    assert [one.conversation_id for one in hits] == [copy.id, hit.conversation_id]
+
+
 async def test_what_was_never_indexed_is_caught_up_with_once(db: Database):
     """Of before the index, of a server that was killed; not what is being written now."""
     engine = EchoEngine()
@@ -258,7 +270,7 @@ async def test_the_page_searches_over_http(tmp_path: Path, database_url: str):
             sent = await ann.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
             page = await ann.client.get("/api/search", params={"words": "light"})
             refused = [
-                await ann.client.get("/api/search", params=params)
+                await ann.client.get("/api/search", params=params)  # type: ignore[arg-type]
                 for params in (
                     {},
                     {"words": "?!"},
