@@ -26,6 +26,19 @@ PUBLIC = {
 }
 """Everything that answers without a credential, but for the built page's files and the schemas."""
 
+OF_ONES_OWN = {
+    "/api/account",
+    "/api/account/password",
+    "/api/account/removal",
+    "/api/keys",
+    "/api/keys/{key_id:str}",
+    "/api/logins",
+    "/api/logins/{login_id:str}",
+    "/api/logout",
+    "/api/status",
+}
+"""What an auditor reaches too."""
+
 
 def sent(response: httpx.Response) -> dict[str, Any]:
     found: dict[str, Any] = response.json()
@@ -47,6 +60,19 @@ def test_the_routes_that_ask_for_no_credential_are_few_and_known(tmp_path):
     }
 
     assert {one for one in public if not one[1].startswith(("/assets", "/schema"))} == PUBLIC
+
+
+def test_what_is_for_every_role_is_little_and_known(tmp_path):
+    """All else under `/api` is for who chats, or for administrators."""
+    app = create_app(Settings(data_dir=tmp_path), EchoEngine())
+    for_all = {
+        route.path
+        for route in app.routes
+        for handler in getattr(route, "route_handlers", ())
+        if "by_cookie" in map(check_name, handler.resolve_guards())
+    }
+
+    assert for_all == OF_ONES_OWN
 
 
 def check_name(guard: Any) -> str:
