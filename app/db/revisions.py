@@ -6,6 +6,7 @@ already is written to a file first. Nothing here knows what a migration says.
 """
 
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,8 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import backup
 from app.db.base import Database, database_url, serialise, sqlite_file
@@ -57,7 +59,7 @@ async def migrate(url: str, folder: Path | None = None) -> Migrated:
     What it holds is written to a file in `folder` first, where one is named.
     """
     _make_folder(url)
-    async with contextlib.aclosing(Database(url)) as db, db.begin() as session:
+    async with _reached(url) as db, db.begin() as session:
         await serialise(session, _MIGRATIONS)
         connection = await session.connection()
         before = await connection.run_sync(_revision)
@@ -79,7 +81,7 @@ async def save(url: str, path: Path) -> Saved:
     file = sqlite_file(database_url(url))
     if file is not None and not file.exists():
         raise NotFound(f"There is no database {_shown(url)}.")
-    async with contextlib.aclosing(Database(url)) as db, db.read() as session:
+    async with _reached(url) as db, db.read() as session:
         connection = await session.connection()
         revision = await connection.run_sync(_revision)
         if revision is None:
@@ -96,7 +98,7 @@ async def restore(url: str, path: Path) -> Saved:
     revision = backup.heading_of(path).revision
     _refuse_unknown(revision)
     _make_folder(url)
-    async with contextlib.aclosing(Database(url)) as db, db.begin() as session:
+    async with _reached(url) as db, db.begin() as session:
         await serialise(session, _MIGRATIONS)
         connection = await session.connection()
         if not await connection.run_sync(backup.is_empty):
@@ -115,7 +117,7 @@ async def check_revision(url: str) -> None:
     path = sqlite_file(database_url(url))
     found = None
     if path is None or path.exists():
-        async with contextlib.aclosing(Database(url)) as db, db.read() as session:
+        async with _reached(url) as db, db.read() as session:
             found = await (await session.connection()).run_sync(_revision)
     _refuse_unknown(found)
     if found != _head():
@@ -124,6 +126,21 @@ async def check_revision(url: str) -> None:
             f"The database {_shown(url)} {state}; this version of Keepwarm needs {_head()}. "
             "Run: keepwarm migrate"
         )
+
+
+@contextlib.asynccontextmanager
+async def _reached(url: str) -> AsyncIterator[Database]:
+    """Raises `AppError` where there is no such server, no entry, or another kind of file."""
+    async with contextlib.aclosing(Database(url)) as db:
+        try:
+            async with db.read() as look:
+                await look.execute(text("SELECT 1"))
+        except (OSError, SQLAlchemyError) as error:
+            found = getattr(error, "orig", None) or error
+            raise AppError(
+                f"The database {_shown(url)} cannot be used ({found}). Look at KEEPWARM_DATABASE_URL."
+            ) from error
+        yield db
 
 
 def alembic_config() -> Config:
@@ -173,7 +190,8 @@ def _make_folder(url: str) -> None:
     file = sqlite_file(database_url(url))
     if file is not None:
         # Conversations are in there: no other user of the machine may read them.
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # the database itself says why it cannot be opened
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _shown(url: str) -> str:

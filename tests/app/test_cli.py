@@ -56,6 +56,28 @@ def test_a_database_at_a_wrong_revision_is_refused_with_the_command_that_mends_i
     assert "keepwarm migrate" in complaint(tmp_path, *words)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("serve",), ("migrate",), ("backup", "FILE"), ("doctor",), ("admin", "user", "list")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("database", ["no server", "no folder", "no database"])
+def test_a_database_that_cannot_be_used_is_named_with_its_setting(
+    tmp_path: Path, words: tuple[str, ...], database: str
+):
+    urls = {
+        "no server": "postgresql://u:s3cret@127.0.0.1:1/x",
+        "no folder": "sqlite:////proc/x/keepwarm.db",
+        "no database": f"sqlite:///{tmp_path}/keepwarm.db",
+    }
+    (tmp_path / "keepwarm.db").write_text("Something else altogether. " * 100)
+
+    told = complaint(tmp_path, *words, KEEPWARM_DATABASE_URL=urls[database])
+
+    assert "KEEPWARM_DATABASE_URL" in told or "keepwarm migrate" in told or "no database" in told
+    assert "s3cret" not in told
+
+
 def test_all_bad_settings_are_named_at_once_with_the_fix(tmp_path: Path):
     told = complaint(tmp_path, "serve", KEEPWARM_PORT="eighty", KEEPWARM_MODLE="x")
 
