@@ -16,6 +16,7 @@ from app.chat.conversations import Conversations
 from app.chat.departures import Departures
 from app.chat.eventlog import EventLogs
 from app.chat.export import Export
+from app.chat.files import Extraction
 from app.chat.hub import Hub
 from app.chat.imports import Imports
 from app.chat.library import Library
@@ -56,6 +57,7 @@ class Service:
         self.library = Library(self.db)
         self.search = Search(self.db)
         self.apart = Apart()
+        self.extraction = Extraction(self.apart)
         self.export = Export(self.db)
         self.imports = Imports(self.db, self.hub, self.apart)
         self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)

@@ -9,6 +9,7 @@ from app.people.accounts import Principal
 from app.routes import (
     account,
     conversations,
+    files,
     health,
     library,
     people,
@@ -50,6 +51,7 @@ ACCOUNT = [
 PAGE = [
     *conversations.handlers,
     *library.handlers,
+    *files.handlers,
     *search.handlers,
     *transfer.handlers,
 ]
