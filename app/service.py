@@ -22,6 +22,7 @@ from app.chat.imports import Imports
 from app.chat.library import Library
 from app.chat.search import Search
 from app.chat.supervisor import Supervisor
+from app.chat.versions import Versions
 from app.chat.warming import Warming
 from app.db.base import Database
 from app.db.revisions import check_revision
@@ -55,6 +56,7 @@ class Service:
         self.logs = EventLogs()
         self.conversations = Conversations(self.db, self.hub)
         self.library = Library(self.db)
+        self.versions = Versions(self.db)
         self.search = Search(self.db)
         self.apart = Apart()
         self.extraction = Extraction(self.apart)

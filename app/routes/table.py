@@ -17,6 +17,7 @@ from app.routes import (
     search,
     static,
     transfer,
+    versions,
 )
 from app.routes import socket as browser
 from app.routes.gate import Check, Gate, guard
@@ -51,6 +52,7 @@ ACCOUNT = [
 PAGE = [
     *conversations.handlers,
     *library.handlers,
+    *versions.handlers,
     *files.handlers,
     *search.handlers,
     *transfer.handlers,
