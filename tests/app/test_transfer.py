@@ -18,6 +18,7 @@ from app.chat.entry import TurnRequest
 from app.chat.export import Export, markdown
 from app.chat.foreign import LARGEST_UNPACKED, work
 from app.chat.imports import Imports
+from app.chat.ledger import Act
 from app.chat.library import DEFAULT_PERSONA, Access, Text
 from app.chat.search import Search
 from app.db.base import Database
@@ -126,6 +127,25 @@ async def test_an_imported_conversation_goes_on_and_is_found(db: Database):
     assert [one.conversation_id for one in found] == [made]
     assert rendered[-2:] == [(Role.ASSISTANT, leaf.text), (Role.USER, "go on")]
     assert rendered[0][0] is Role.SYSTEM
+
+
+async def test_an_answer_that_came_in_is_given_again_but_not_taken_up_in_the_middle(db: Database):
+    """What was cut is continued by its ids, and those do not come in."""
+    async with open_domain(db, EchoEngine()) as domain:
+        ann = await new_person(db)
+        conversation_id = (await domain.conversations.create(ann.user_id)).id
+        await domain.say(ann, conversation_id, "hello", max_tokens=3)
+        file = await Export(db).one(ann.user_id, conversation_id)
+        (made,) = (await Imports(db, domain.hub, Apart()).take(ann.user_id, file)).conversation_ids
+        cut = (await Export(db).read(ann.user_id, made)).messages[-1]
+        with pytest.raises(InvalidRequest) as refused:
+            await domain.act(ann, Act.CONTINUE, cut.id)
+        accepted = await domain.act(ann, Act.REGENERATE, cut.id)
+        again = await domain.ended(ann, accepted.response)
+
+    assert refused.value.code == "not_continuable"
+    assert again.response.status is ResponseStatus.COMPLETED
+    assert again.text.startswith(cut.text)
 
 
 async def test_a_forged_file_puts_no_ids_into_a_prompt(db: Database):
