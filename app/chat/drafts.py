@@ -76,7 +76,12 @@ def settled(text: str) -> str:
 
 
 def shared_start(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    """The ids that both begin with."""
+    """The ids that both begin with; none where nothing tells where they part.
+
+    A text can be without any token. Then the glue behind it would seem to be shared.
+    """
+    if len(one) == len(other) and one == other:
+        return ()
     pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return tuple(id_ for id_, _ in pairs)
 
@@ -253,8 +258,8 @@ class Drafts:
 
     async def _job(self, key: _Key, request: TurnRequest) -> Job | None:
         """The stable part of what the request would be; None where there is none."""
-        card, wanted = await self._intake.wanted(key.user_id, request)
-        prompt = await self._intake.prompts.make(card, wanted)
+        card, wanted, rendered = await self._intake.wanted(key.user_id, request)
+        prompt = await self._intake.prompts.make(card, wanted, rendered)
         token_ids = await self._stable(card, wanted, prompt)
         if not token_ids or len(token_ids) >= _limit(card):
             return None
@@ -271,13 +276,12 @@ class Drafts:
 
     async def _stable(self, card: ModelCard, wanted: Wanted, prompt: Prompt) -> tuple[int, ...]:
         """What the prompt shares with that of its settled part: no glue, nothing that may change."""
-        (message,) = wanted.messages
+        (message,) = wanted.new.messages
         if len(message.text) > _limit(card) * TOKEN_CHARACTERS:
             return ()
         before = Message(role=message.role, text=settled(message.text))
-        known = await self._intake.prompts.make(
-            card, msgspec.structs.replace(wanted, messages=(before,))
-        )
+        new = msgspec.structs.replace(wanted.new, messages=(before,))
+        known = await self._intake.prompts.make(card, msgspec.structs.replace(wanted, new=new))
         return shared_start(prompt.token_ids, known.token_ids)
 
     # ------------------------------------------------------------ the budget

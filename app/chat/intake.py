@@ -5,6 +5,7 @@ ledger's. What is refused here leaves nothing behind. Whose things are named is 
 ledgers' queries (law 19).
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,7 @@ from app.chat.ledger import Acceptance, Branch, Entry, Ledger, Node, Place
 from app.chat.memory import MemoryLedger
 from app.chat.prompt import (
     HeadText,
+    NewMessages,
     Prompt,
     Prompts,
     Wanted,
@@ -28,7 +30,7 @@ from app.chat.recall import Recall
 from app.chat.stored import StoredLedger
 from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from app.ids import ResponseId, UserId, new_conversation_id
-from engine.api import Engine, Job, ModelCard, Role
+from engine.api import Engine, Job, ModelCard, Rendered, Role
 from engine.errors import EngineError, Refused
 
 RETRY_AFTER_S = 2.0
@@ -65,10 +67,10 @@ class Intake:
         looked = await self._branch(user_id, request)
         if isinstance(looked, Acceptance):
             return looked
-        card, wanted = await self._wanted(user_id, request, looked)
+        card, wanted, rendered = await self._wanted(user_id, request, looked)
         found = await self._found(request, wanted)
         async with _engine_errors():
-            prompt = await self.prompts.make(card, _after(found, wanted))
+            prompt = await self.prompts.make(card, _after(found, wanted), rendered)
         _check_length(prompt, card, request)
         _check_resumable(prompt, card, wanted.branch)
         branch, recalled = wanted.branch, _said(prompt.path) if found else ()
@@ -88,10 +90,12 @@ class Intake:
         ledger: Ledger = self._stored if request.store else self._memory
         return Prepared(entry=entry, job=make_job(entry, request, prompt), ledger=ledger)
 
-    async def wanted(self, user_id: UserId, request: TurnRequest) -> tuple[ModelCard, Wanted]:
+    async def wanted(
+        self, user_id: UserId, request: TurnRequest
+    ) -> tuple[ModelCard, Wanted, Rendered | None]:
         """What an unsent request's prompt is to be made of, all rights checked; nothing is stored.
 
-        Raises as `prepare` does.
+        With what is rendered of it already. Raises as `prepare` does.
         """
         branch = await self._branch(user_id, request)
         assert isinstance(branch, Branch), "what was not sent was not sent before"
@@ -99,20 +103,20 @@ class Intake:
 
     async def _wanted(
         self, user_id: UserId, request: TurnRequest, branch: Branch
-    ) -> tuple[ModelCard, Wanted]:
+    ) -> tuple[ModelCard, Wanted, Rendered | None]:
         branch = await self._under_persona(user_id, request, branch)
         if not request.messages:
             _check_something_to_do(request, branch)
         async with _engine_errors():
             card = await self._engine.info()
-            wanted = Wanted(
-                user_id=user_id,
-                branch=branch,
-                head=await self._head_text(card, user_id, request, branch),
-                messages=request.messages,
-                opens_reply=request.generate,
+            new = NewMessages(messages=request.messages, opens_reply=request.generate)
+            # Two looks that need nothing of each other.
+            head, rendered = await asyncio.gather(
+                self._head_text(card, user_id, request, branch),
+                self.prompts.ahead(card, branch, new),
             )
-        return card, wanted
+        wanted = Wanted(user_id=user_id, branch=branch, head=head, new=new)
+        return card, wanted, rendered
 
     async def _branch(self, user_id: UserId, request: TurnRequest) -> Branch | Acceptance:
         branch: Branch | Acceptance
@@ -190,8 +194,9 @@ def _after(found: Branch | None, wanted: Wanted) -> Wanted:
     """The same prompt, of which `found` has the ids already."""
     if found is None:
         return wanted
-    messages = wanted.messages[len(found.said) :]
-    return msgspec.structs.replace(wanted, branch=found, messages=messages)
+    messages = wanted.new.messages[len(found.said) :]
+    new = msgspec.structs.replace(wanted.new, messages=messages)
+    return msgspec.structs.replace(wanted, branch=found, new=new)
 
 
 def _in_session_of(found: Branch, branch: Branch, request: TurnRequest) -> Branch:

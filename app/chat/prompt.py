@@ -62,14 +62,20 @@ class Headed(msgspec.Struct, frozen=True, kw_only=True):
     zones: tuple[Zone, ...]
 
 
+class NewMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn brings."""
+
+    messages: tuple[Message, ...]
+    opens_reply: bool
+
+
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a prompt is to be made of."""
 
     user_id: UserId
     branch: Branch
     head: HeadText
-    messages: tuple[Message, ...]
-    opens_reply: bool
+    new: NewMessages
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,25 +120,37 @@ class Prompts:
         self._engine = engine
         self._heads: OrderedDict[tuple[str, str], Head] = OrderedDict()
 
-    async def make(self, card: ModelCard, wanted: Wanted) -> Prompt:
-        """Raises what `Engine.render` raises."""
-        branch = wanted.branch
-        foreign = not _all_rendered_by(branch.path, card)
-        beginning = not branch.said and not wanted.head.messages
-        if foreign or beginning or card.template.stability is Stability.UNSTABLE:
+    async def make(
+        self, card: ModelCard, wanted: Wanted, rendered: Rendered | None = None
+    ) -> Prompt:
+        """`rendered`: by `ahead`, for the same branch and messages. Raises as `Engine.render` does."""
+        if not wanted.branch.said and not wanted.head.messages:
             return await self._whole(card, wanted)
-        return await self._continued(card, wanted)
+        if not _goes_on(card, wanted.branch):
+            return await self._whole(card, wanted)
+        return await self._continued(card, wanted, rendered)
 
-    async def _continued(self, card: ModelCard, wanted: Wanted) -> Prompt:
+    async def ahead(self, card: ModelCard, branch: Branch, new: NewMessages) -> Rendered | None:
+        """The new messages as ids, where those do not depend on what stands before the path."""
+        if not branch.said or not _goes_on(card, branch) or _is_opened(branch, new):
+            return None
+        return await self._render(branch, new)
+
+    async def _render(self, branch: Branch, new: NewMessages) -> Rendered:
+        seam = (branch.path[-1].seam if branch.path else None) or Seam.CLOSED
+        return await self._engine.render(
+            RenderRequest(messages=new.messages, seam=seam, opens_reply=new.opens_reply)
+        )
+
+    async def _continued(
+        self, card: ModelCard, wanted: Wanted, rendered: Rendered | None
+    ) -> Prompt:
         path = wanted.branch.path
         headed = await self._head(card, wanted)
-        if _is_opened(wanted):
+        if _is_opened(wanted.branch, wanted.new):
             return _prompt(wanted, headed, path, ((), ()))
-        seam = (path[-1].seam if path else None) or Seam.CLOSED
-        rendered = await self._engine.render(
-            RenderRequest(messages=wanted.messages, seam=seam, opens_reply=wanted.opens_reply)
-        )
-        slices, glue = _slices(rendered, 0, new=bool(wanted.messages))
+        rendered = rendered or await self._render(wanted.branch, wanted.new)
+        slices, glue = _slices(rendered, 0, new=bool(wanted.new.messages))
         return _prompt(wanted, headed, path, (slices, glue))
 
     async def _whole(self, card: ModelCard, wanted: Wanted) -> Prompt:
@@ -140,14 +158,14 @@ class Prompts:
         told = tuple(Message(role=node.role, text=node.text) for node in wanted.branch.said)
         rendered = await self._engine.render(
             RenderRequest(
-                messages=(*heading, *told, *wanted.messages),
+                messages=(*heading, *told, *wanted.new.messages),
                 seam=Seam.START,
-                opens_reply=wanted.opens_reply,
+                opens_reply=wanted.new.opens_reply,
             )
         )
         headed = _headed(wanted.head, rendered)
         end = len(headed.head.token_ids)
-        slices, glue = _slices(rendered, end, new=bool(wanted.messages))
+        slices, glue = _slices(rendered, end, new=bool(wanted.new.messages))
         border = len(heading) + len(told)
         path = wanted.branch.path
         if told or not _all_rendered_by(path, card):
@@ -184,10 +202,16 @@ class Prompts:
         return _headed(wanted.head, rendered).head
 
 
-def _is_opened(wanted: Wanted) -> bool:
+def _goes_on(card: ModelCard, branch: Branch) -> bool:
+    """What is new can be rendered by itself, behind the ids that there are."""
+    is_stable = card.template.stability is not Stability.UNSTABLE
+    return is_stable and _all_rendered_by(branch.path, card)
+
+
+def _is_opened(branch: Branch, new: NewMessages) -> bool:
     """The path's last message was sent to be answered, so its ids open the reply already."""
-    path = wanted.branch.path
-    if wanted.messages or not wanted.opens_reply or not path:
+    path = branch.path
+    if new.messages or not new.opens_reply or not path:
         return False
     return path[-1].role is not Role.ASSISTANT and path[-1].seam is Seam.CUT
 

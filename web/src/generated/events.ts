@@ -33,6 +33,9 @@ export interface ConversationView {
   leaf_id: string | null;
   created_at: number;
   updated_at: number;
+  archived: boolean;
+  pinned: boolean;
+  kept_warm: boolean;
 }
 
 export interface Cursor {
@@ -80,6 +83,13 @@ export interface ItemDone {
   sequence_number: number;
   item_id: string;
   text: string;
+}
+
+export interface LeafChoose {
+  type: "leaf.choose";
+  request_id: string;
+  conversation_id: string;
+  message_id: string;
 }
 
 export interface MessageAdded {
@@ -240,8 +250,17 @@ export interface TokenLogprobs {
 export interface TurnAccepted {
   type: "turn.accepted";
   request_id: string;
-  message: MessageView;
+  message: MessageView | null;
   response: ResponseView;
+}
+
+export interface TurnContinue {
+  type: "turn.continue";
+  request_id: string;
+  conversation_id: string;
+  client_message_id: string;
+  message_id: string;
+  leaf_id: string;
 }
 
 export interface TurnCreate {
@@ -251,6 +270,25 @@ export interface TurnCreate {
   client_message_id: string;
   parent_id: string | null;
   text: string;
+}
+
+export interface TurnEdit {
+  type: "turn.edit";
+  request_id: string;
+  conversation_id: string;
+  client_message_id: string;
+  message_id: string;
+  leaf_id: string;
+  text: string;
+}
+
+export interface TurnRegenerate {
+  type: "turn.regenerate";
+  request_id: string;
+  conversation_id: string;
+  client_message_id: string;
+  message_id: string;
+  leaf_id: string;
 }
 
 export interface Unsubscribe {
@@ -278,7 +316,7 @@ export interface Welcome {
   user_id: string;
 }
 
-export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | ResponseCancel | Presence | Draft;
+export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | TurnEdit | TurnRegenerate | TurnContinue | LeafChoose | ResponseCancel | Presence | Draft;
 
 export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | MessageAdded | Event | Snapshot | ConversationChanged | ConversationDeleted | ErrorFrame;
 
