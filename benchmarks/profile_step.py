@@ -30,6 +30,7 @@ from engine.api import Delta, Engine
 from engine.config import EngineConfig
 from engine.connect import open_engine
 from engine.local import LocalEngine
+from engine.model.groups import groups_file
 from engine.model.source import prepare
 from engine.step import Plan
 
@@ -173,8 +174,14 @@ async def opened(config: EngineConfig, mode: Literal["local", "process"]) -> Eng
     return engine
 
 
-def weight_bytes(data_dir: Path) -> int:
-    """Of all weights in the two bytes that bf16 takes; the embedding is the head as well."""
+def weight_bytes(data_dir: Path, weights_as: str) -> int:
+    """What a token reads: the file's own groups, or all weights in the two bytes of bf16.
+
+    The embedding is the head as well.
+    """
+    groups = groups_file(Path(prepare("default", data_dir)))
+    if weights_as != "dtype" and groups.exists():
+        return groups.stat().st_size
     weights = 0
     for file in Path(prepare("default", data_dir)).glob("*.safetensors"):
         with safe_open(file, "pt") as tensors:
@@ -217,12 +224,14 @@ async def main() -> None:
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 8])
     parser.add_argument("--history", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--weights", choices=["auto", "file", "dtype"], default="auto")
     options = parser.parse_args()
     config = EngineConfig(
         data_dir=options.data_dir,
         kv_memory_bytes=512 << 20,
         disk_bytes=0,
         threads=options.threads,
+        weights=options.weights,
     )
     sizes = options.history, options.tokens
     local = await opened(config, "local")
@@ -241,7 +250,7 @@ async def main() -> None:
         gap_s = statistics.median(await decode(remote, streams, *sizes))
         print(f"\n{streams} streams, in a process of its own:{_ms(gap_s)} between two tokens")
     await remote.aclose()
-    weights, speed = weight_bytes(options.data_dir), read_bytes_per_s()
+    weights, speed = weight_bytes(options.data_dir, options.weights), read_bytes_per_s()
     print(
         f"\nfloor: {weights / 2**20:.0f} MiB of weights at {speed / 2**30:.1f} GiB/s: "
         f"{_ms(weights / speed)}"
