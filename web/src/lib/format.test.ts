@@ -80,6 +80,9 @@ describe("the list", () => {
     persona_version: null,
     document_ids: [],
     leaf_id: null,
+    archived: false,
+    pinned: false,
+    kept_warm: false,
     created_at: 0,
     updated_at: updated.getTime() / 1000,
   });

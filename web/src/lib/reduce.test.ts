@@ -19,6 +19,9 @@ const CONVERSATION: ConversationView = {
   persona_version: null,
   document_ids: [],
   leaf_id: "msg_2",
+  archived: false,
+  pinned: false,
+  kept_warm: false,
   created_at: 0,
   updated_at: 0,
 };
