@@ -173,23 +173,18 @@ class Supervisor:
         # What is still computed of a draft would only delay it; what is computed is matched.
         entry = prepared.entry
         self.drafts.drop(user_id, entry.session_id, begins=not entry.path)
-        # The engine begins while the turn is stored, and nothing is told before it is. Not where
-        # another turn of the session is under way: then this one is likely to be refused, or is the
-        # same one, sent again.
-        at_once = all(one.session_id != entry.session_id for one in self._live.values())
         turn = self._open(prepared)
-        self._group.create_task(self._run(turn, at_once=at_once))
+        # Beside the first step, which takes all cores, storing would take three times as long.
         try:
             acceptance = await prepared.ledger.accept(prepared.entry)
-        except BaseException as error:
+        except BaseException:
             self._abandon(turn)
-            if isinstance(error, NotFound) or entry.begins is not None:
-                await self._forget(user_id, entry.session_id)
             raise
         if not acceptance.fresh:
             self._abandon(turn)
             return acceptance
-        turn.accept()
+        turn.log.begin()
+        self._group.create_task(self._run(turn))
         if request.origin is Origin.CHAT:
             self._announce(user_id, acceptance)
         return acceptance
@@ -202,13 +197,13 @@ class Supervisor:
         return turn
 
     def _abandon(self, turn: Turn) -> None:
-        """It was not stored."""
-        turn.cut_off()
+        turn.abandon()
+        del self._live[turn.response.view.id]
         self._logs.drop(turn.response.view.id)
 
-    async def _run(self, turn: Turn, *, at_once: bool) -> None:
+    async def _run(self, turn: Turn) -> None:
         try:
-            await turn.run(at_once=at_once)
+            await turn.run()
         finally:
             del self._live[turn.response.view.id]
             self._logs.retire(turn.response.view.id)

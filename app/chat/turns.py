@@ -1,10 +1,7 @@
 """One running turn: the engine's events into the log, and its end into the ledger (laws 13 to 17).
 
-    submitted ──> accepted ──> started ──> ended
+    accepted ──> submitted ──> started ──> ended
         └────────────┴────────────┴── stop() is honoured in each
-
-The engine begins while the turn is being stored, and is heard when it is: what could not be stored
-is cut off, and nobody learns of it.
 
 The turn belongs to the supervisor. Whoever watches reads the log; nothing here waits for a reader,
 and no transaction is open while the engine is awaited. The end is stored before it is told.
@@ -61,7 +58,6 @@ class Turn:
         self, prepared: Prepared, log: EventLog, engine: Engine, writing: asyncio.Lock
     ) -> None:
         self.response = prepared.entry.response
-        self.session_id = prepared.entry.session_id
         self.log = log
         self._job = prepared.job
         self._ledger = prepared.ledger
@@ -82,7 +78,6 @@ class Turn:
         self._stop_status: ResponseStatus | None = None
         self._stopped_step: int | None = None
         self._closing = False
-        self._accepted = asyncio.Event()
         self._cut_off = False
         self._task: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
@@ -133,32 +128,24 @@ class Turn:
             token_ids=(*self._glue, *self._token_ids),
         )
 
-    def accept(self) -> None:
-        """It is stored: from now on it is told."""
-        self.log.begin()
-        self._accepted.set()
+    def abandon(self) -> None:
+        """It was never stored, so it does not run."""
+        self._ended.set()
 
     def cut_off(self) -> None:
-        """Give up at once, telling nobody; if it was stored the next start's sweep closes it."""
+        """Give up at once, telling nobody; the next start's sweep closes it."""
         self._cut_off = True
         if self._task is not None:
             self._task.cancel()
 
     # ------------------------------------------------------------ its life
 
-    async def run(self, *, at_once: bool) -> None:
-        """Generate, log, store; `at_once`: before it is accepted.
-
-        Raises nothing but its own cancellation.
-        """
+    async def run(self) -> None:
+        """Generate, log, store. Raises nothing but its own cancellation."""
         self._task = asyncio.current_task()
         try:
-            if not at_once:
-                await self._accepted.wait()
             if not self._cut_off:
-                outcome = await self._answer()
-                await self._accepted.wait()
-                await self._end(outcome)
+                await self._end(await self._answer())
         finally:
             self._ended.set()
 
@@ -177,7 +164,6 @@ class Turn:
         self._submitted = True
         outcome = None
         async for event in self._engine.generate(self._job):
-            await self._accepted.wait()
             if isinstance(event, Finished):
                 outcome = self._finished(event)
             else:
