@@ -213,6 +213,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a response ended. `reply_id` is None for a warm-up, which writes no message."""
 
+    input_ids: tuple[MessageId, ...]
+    """The messages that its request brought."""
     view: ResponseView
     user_id: UserId
     reply_id: MessageId | None
@@ -221,6 +223,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seam: Seam
     path_digest: bytes | None
     """Stands for all that is said, the reply included; None where it is not to be found by that."""
+
+    @property
+    def message_ids(self) -> tuple[MessageId, ...]:
+        """Everything that the turn said."""
+        return self.input_ids if self.reply_id is None else (*self.input_ids, self.reply_id)
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):

@@ -148,42 +148,42 @@ def reads_of(row: Conversation) -> tuple[VersionRef, ...]:
     return (VersionRef(row.persona_id, row.persona_version), *row.documents)
 
 
-def message_row(one: Node, conversation_id: ConversationId) -> Message:
-    return Message(
-        id=one.id,
-        conversation_id=conversation_id,
-        parent_id=one.parent_id,
-        role=one.role,
-        text=one.text,
-        token_ids=one.token_ids,
-        head_token_ids=one.head_token_ids,
-        model_fingerprint=one.model_fingerprint,
-        template_fingerprint=one.template_fingerprint,
-        seam=one.seam,
-        client_message_id=one.client_message_id,
-        created_at=one.created_at,
-    )
+def message_columns(one: Node, conversation_id: ConversationId) -> dict[str, object]:
+    return {
+        "id": one.id,
+        "conversation_id": conversation_id,
+        "parent_id": one.parent_id,
+        "role": one.role,
+        "text": one.text,
+        "token_ids": one.token_ids,
+        "head_token_ids": one.head_token_ids,
+        "model_fingerprint": one.model_fingerprint,
+        "template_fingerprint": one.template_fingerprint,
+        "seam": one.seam,
+        "client_message_id": one.client_message_id,
+        "created_at": one.created_at,
+    }
 
 
-def response_row(response: StoredResponse) -> Response:
+def response_columns(response: StoredResponse) -> dict[str, object]:
     view, asked = response.view, response.asked
-    return Response(
-        id=view.id,
-        user_id=response.user_id,
-        conversation_id=view.conversation_id,
-        message_id=view.message_id,
-        parent_id=view.parent_id,
-        previous_response_id=response.previous_response_id,
-        origin=response.origin,
-        status=view.status,
-        incomplete_reason=None,
-        error=None,
-        usage=None,
-        receipt=None,
-        model=view.model,
-        instructions=response.instructions,
-        request=msgspec.to_builtins(asked),
-        epoch=response.epoch,
-        created_at=moment(view.created_at),
-        completed_at=None,
-    )
+    return {
+        "id": view.id,
+        "user_id": response.user_id,
+        "conversation_id": view.conversation_id,
+        "message_id": view.message_id,
+        "parent_id": view.parent_id,
+        "previous_response_id": response.previous_response_id,
+        "origin": response.origin,
+        "status": view.status,
+        "incomplete_reason": None,
+        "error": None,
+        "usage": None,
+        "receipt": None,
+        "model": view.model,
+        "instructions": response.instructions,
+        "request": msgspec.to_builtins(asked),
+        "epoch": response.epoch,
+        "created_at": moment(view.created_at),
+        "completed_at": None,
+    }

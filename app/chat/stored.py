@@ -8,7 +8,7 @@ checked cannot move before the commit. The unique constraint on the id stands be
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import Select, delete, exists, false, func, select, update
+from sqlalchemy import Select, delete, exists, false, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat import rows, search, tree
@@ -75,20 +75,14 @@ class StoredLedger:
     async def accept(self, entry: Entry) -> Acceptance:
         async with self._db.begin() as session:
             conversation = await _open_conversation(session, entry)
-            if entry.client_message_id is not None:
-                earlier = await session.scalar(
-                    select(Message).where(
-                        Message.conversation_id == conversation.id,
-                        Message.client_message_id == entry.client_message_id,
-                    )
-                )
-                if earlier is not None:
-                    return await _repeated(session, conversation, earlier)
-            await _check_parent(session, conversation, entry)
+            is_new = entry.begins is not None
+            earlier_id = None if is_new else await _check_place(session, conversation, entry)
+            if earlier_id is not None:
+                earlier = await session.get_one(Message, earlier_id)
+                return await _repeated(session, conversation, earlier)
             if entry.path_changed:
                 await _store_path(session, conversation.id, entry.path)
             await _add_turn(session, conversation, entry)
-            await search.index(session, [one.id for one in entry.inputs])
             return Acceptance(
                 messages=tuple(rows.message_view(one, conversation.id) for one in entry.inputs),
                 response=entry.response.view,
@@ -134,7 +128,8 @@ class StoredLedger:
                         path_digest=outcome.path_digest,
                     )
                 )
-                await search.index(session, [outcome.reply_id])
+            # Together with the answer: before it a person waits for the first word of that.
+            await search.index(session, outcome.message_ids)
 
     async def response(self, user_id: UserId, response_id: ResponseId) -> StoredResponse | None:
         async with self._db.read() as session:
@@ -344,19 +339,36 @@ async def _inputs(
     return tuple(by_id[one] for one in ids)
 
 
-async def _check_parent(session: AsyncSession, conversation: Conversation, entry: Entry) -> None:
+async def _check_place(
+    session: AsyncSession, conversation: Conversation, entry: Entry
+) -> MessageId | None:
+    """What the same `client_message_id` stored before; else the place must be as it was seen."""
     end = conversation.leaf_id if entry.leaf_checked else entry.parent_id
     seen = entry.seen_leaf_id if entry.leaf_checked else entry.parent_id
-    answers = Response.message_id == Message.id
-    query = select(Message.id, Response.status).outerjoin(Response, answers)
-    found = await session.execute(query.where(Message.id.in_((end, entry.parent_id))))
-    statuses: dict[MessageId | None, ResponseStatus | None] = dict(found.all())
+    name = entry.client_message_id
+    sent = false() if name is None else Message.client_message_id == name
+    wanted = Message.id.in_((end, entry.parent_id)) | (
+        sent & (Message.conversation_id == conversation.id)
+    )
+    query = select(Message.id, Message.client_message_id, Response.status)
+    found = (
+        await session.execute(
+            query.outerjoin(Response, Response.message_id == Message.id).where(wanted)
+        )
+    ).all()
+    earlier = (id_ for id_, told, _ in found if name is not None and told == name)
+    if (earlier_id := next(earlier, None)) is not None:
+        return earlier_id
+    statuses: dict[MessageId | None, ResponseStatus | None] = {
+        id_: status for id_, _, status in found
+    }
     if statuses.get(end) in _OPEN:
         raise Conflict("The answer before this is still being written.", code="turn_in_progress")
     if end != seen:
         raise ParentMoved(f"The conversation went on meanwhile; it ends at {end} now.", leaf_id=end)
     if entry.parent_id is not None and entry.parent_id not in statuses:
         raise NotFound("This message was deleted meanwhile.", field="parent_id")
+    return None
 
 
 async def _store_path(
@@ -378,10 +390,11 @@ async def _store_path(
 
 async def _add_turn(session: AsyncSession, conversation: Conversation, entry: Entry) -> None:
     nodes = entry.inputs if entry.reply is None else (*entry.inputs, entry.reply)
-    # Parents first: rows go in as they were added, and each is checked against those before it.
-    session.add_all([rows.message_row(one, conversation.id) for one in nodes])
-    await session.flush()
-    session.add(rows.response_row(entry.response))
+    # Parents first: rows go in in this order, and each is checked against those before it. Said as
+    # statements: nobody reads these rows here, and a session that keeps them costs as much again.
+    messages = [rows.message_columns(one, conversation.id) for one in nodes]
+    await session.execute(insert(Message), messages)
+    await session.execute(insert(Response), [rows.response_columns(entry.response)])
     conversation.title = conversation.title or entry.title
     conversation.leaf_id = entry.leaf_id
     conversation.updated_at = utc_now()

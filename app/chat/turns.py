@@ -223,6 +223,7 @@ class Turn:
         output = event.token_ids if event is not None and was_heard else self._token_ids
         text = self.log.text if self._started else self._resumed_text
         return Outcome(
+            input_ids=self.response.asked.input_ids,
             view=msgspec.structs.replace(
                 self.response.view,
                 status=status,

@@ -171,6 +171,8 @@ def _begin_sqlite(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN")
         return
     # It belongs to the connection, whichever the pool gave, and cannot change in a transaction.
-    connection.exec_driver_sql(f"PRAGMA synchronous = {synchronous}")
+    if connection.info.get(_SYNCHRONOUS) != synchronous:
+        connection.exec_driver_sql(f"PRAGMA synchronous = {synchronous}")
+        connection.info[_SYNCHRONOUS] = synchronous
     # A deferred transaction that reads and then writes cannot wait for the lock: it fails at once.
     connection.exec_driver_sql("BEGIN IMMEDIATE")
