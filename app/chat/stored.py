@@ -75,8 +75,7 @@ class StoredLedger:
     async def accept(self, entry: Entry) -> Acceptance:
         async with self._db.begin() as session:
             conversation = await _open_conversation(session, entry)
-            is_new = entry.begins is not None
-            earlier_id = None if is_new else await _check_place(session, conversation, entry)
+            earlier_id = None if entry.begins else await _check_place(session, conversation, entry)
             if earlier_id is not None:
                 earlier = await session.get_one(Message, earlier_id)
                 return await _repeated(session, conversation, earlier)
