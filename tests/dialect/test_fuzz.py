@@ -70,7 +70,8 @@ def test_any_body_is_accepted_or_refused(
 def test_any_frame_is_answered_and_the_socket_lives(
     client: OpenAI, echo: EchoEngine, frames: list[str | bytes]
 ):
-    with client.responses.connect() as socket:
+    # What is not read is kept: a client that stops reading would hear of the close too late.
+    with client.responses.connect(websocket_connection_options={"max_queue": None}) as socket:
         for frame in frames:
             socket.send_raw(_as_create(frame))
         socket.response.create(input="still there", stream_id="a", model="nobody")
