@@ -128,9 +128,9 @@ class Liveness:
 
     def forget_user(self, user_id: UserId) -> None:
         """Their account is deleted: nothing more is wished for what was theirs."""
-        for known in (self._seen, self._told, self._changed):
-            for subject in [one for one in known if one.owner_id == OwnerId(user_id)]:
-                del known[subject]
+        for subject in {*self._seen, *self._told, *self._changed, *self._kept}:
+            if subject.owner_id == OwnerId(user_id):
+                self.forget(subject)
 
     async def _wish(self, subject: Subject) -> None:
         pages = self._seen.get(subject, {})

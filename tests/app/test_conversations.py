@@ -1,5 +1,6 @@
 """Conversations as their owner sees them, and as nobody else does (law 19)."""
 
+import asyncio
 import base64
 
 import pytest
@@ -187,6 +188,24 @@ async def test_what_is_kept_warm_is_wished_for_until_its_owner_says_otherwise(db
     wished = [wish.retention for _, wish in engine.leases if isinstance(wish, Hold)]
     assert wished == [RetentionClass.KEPT, RetentionClass.RECENT, RetentionClass.KEPT]
     assert again.leases == [(subject, Hold(retention=RetentionClass.KEPT))]
+
+
+@pytest.mark.parametrize("who", ["conversation", "user"])
+async def test_what_is_forgotten_is_not_kept_warm_any_more(db: Database, who: str):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation = await domain.conversations.create(ann.user_id)
+        subject, liveness = session_of(ann.user_id, conversation.id), domain.supervisor.liveness
+        liveness.keep_warm(subject, kept=True)
+        await engine.told(1)
+        if who == "user":
+            liveness.forget_user(ann.user_id)
+        else:
+            liveness.forget(subject)
+        liveness.keep_warm(subject, kept=True)
+        async with asyncio.timeout(30):
+            await engine.told(2)
 
 
 @pytest.mark.parametrize("title", ["", " \n ", "x" * 201])
