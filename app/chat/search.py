@@ -4,7 +4,7 @@ All that is looked for must occur, each term as the beginning of words ("light" 
 a query is data and never syntax. Whoever looks is in the look-up itself (law 19). What is found
 comes newest first and without a rank, which would be made of how often others wrote a word (law 11).
 
-A message is indexed in the transaction that stores its last word (`index`). What was stored before
+A turn's messages are indexed in the transaction that stores its end (`index`). What was stored before
 there was an index, and what a killed server left, is caught up with at the start.
 """
 
