@@ -14,7 +14,7 @@ from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved, Unavaila
 from app.events import ResponseCreated, ResponseEnded, ResponseStatus, TextDelta, TextDone
 from app.frames import ConversationChanged, MessageAdded
 from app.ids import ConversationId, MessageId, ResponseId
-from app.routes.openai.view import stored_response
+from app.routes.openai.objects import stored_response
 from engine.api import Forget, Refusal, Role, Seam, SubjectKind
 from engine.api import Message as Said
 from engine.errors import EngineLost

@@ -11,8 +11,9 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponsesServerEvent
 
 from app.events import ResponseEnded, ResponseStatus, ResponseView, Usage
+from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.events import DeltaEvent, ItemEvent, LifeEvent
-from app.routes.openai.view import CompletionFold, stored_response
+from app.routes.openai.objects import stored_response
 from tests.kit import logs
 from tests.kit.frames import GOLDEN, chunks, golden, responses
 

@@ -8,10 +8,11 @@ import msgspec
 
 from app.errors import InvalidRequest, TooMany
 from app.events import LogEvent
+from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.events import ServerEvent
 from app.routes.openai.schema import Chunk
 from app.routes.openai.socket import error_event
-from app.routes.openai.view import CompletionFold, ResponseFold
+from app.routes.openai.view import ResponseFold
 from tests.kit import logs
 
 REFUSED = InvalidRequest("This value is not supported.", code="invalid_value", field="top_p")

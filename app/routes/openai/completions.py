@@ -17,11 +17,11 @@ from app.chat.supervisor import Supervisor
 from app.errors import AppError, InvalidRequest, NotFound, TooMany
 from app.events import LogEvent, Problem, ResponseEnded, TextDone
 from app.people.accounts import Principal
+from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.exchange import DialectRequest, Exchange, begin, json_answer
 from app.routes.openai.requests import completion_create, read_document
 from app.routes.openai.schema import Completion, CompletionCreate, Model, ModelList
 from app.routes.openai.turns import completion_turn
-from app.routes.openai.view import CompletionFold
 from app.routes.problems import dialect_error
 from engine.api import Engine, ModelCard
 

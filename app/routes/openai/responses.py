@@ -19,6 +19,12 @@ from app.events import LogEvent, MessageView
 from app.ids import ResponseId
 from app.routes.openai.events import LifeEvent, ServerEvent
 from app.routes.openai.exchange import DialectRequest, begin, event_stream, json_answer
+from app.routes.openai.objects import (
+    input_item,
+    response_object,
+    stored_echo,
+    stored_response,
+)
 from app.routes.openai.requests import read_document, response_create
 from app.routes.openai.schema import (
     Echo,
@@ -28,13 +34,7 @@ from app.routes.openai.schema import (
     ResponseObject,
 )
 from app.routes.openai.turns import echo, response_turn
-from app.routes.openai.view import (
-    ResponseFold,
-    input_item,
-    response_object,
-    stored_echo,
-    stored_response,
-)
+from app.routes.openai.view import ResponseFold
 from engine.api import Engine
 
 ResponsePath = "/v1/responses/{response_id:str}"

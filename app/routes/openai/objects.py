@@ -1,0 +1,111 @@
+"""The dialect's objects: a response, its usage, its output and its input. PURE: states in, structs out."""
+
+from collections.abc import Sequence
+
+from app.chat.ledger import StoredResponse
+from app.events import MessageView, ResponseStatus, ResponseView
+from app.routes.openai import schema
+from app.routes.openai.schema import Echo
+from engine.api import Role, TokenLogprob, TokenLogprobs
+
+_OUTPUT_STATUS = {
+    ResponseStatus.QUEUED: "in_progress",
+    ResponseStatus.IN_PROGRESS: "in_progress",
+    ResponseStatus.COMPLETED: "completed",
+}
+
+
+def logprobs(tokens: Sequence[TokenLogprobs]) -> tuple[schema.Logprob, ...]:
+    return tuple(
+        schema.Logprob(
+            token=token.chosen.token,
+            logprob=token.chosen.logprob,
+            bytes=_bytes(token.chosen),
+            top_logprobs=tuple(
+                schema.TopLogprob(token=top.token, logprob=top.logprob, bytes=_bytes(top))
+                for top in token.top
+            ),
+        )
+        for token in tokens
+    )
+
+
+def _bytes(token: TokenLogprob) -> tuple[int, ...]:
+    return tuple(token.token.encode())
+
+
+def usage(response: ResponseView) -> schema.ResponseUsage | None:
+    """`cached_tokens` and `cache_write_tokens` sum to `input_tokens`, zero included (law 2)."""
+    if response.usage is None:
+        return None
+    spent = response.usage
+    return schema.ResponseUsage(
+        input_tokens=spent.input_tokens,
+        input_tokens_details=schema.InputTokensDetails(
+            cached_tokens=spent.cached_tokens,
+            cache_write_tokens=spent.input_tokens - spent.cached_tokens,
+        ),
+        output_tokens=spent.output_tokens,
+        total_tokens=spent.input_tokens + spent.output_tokens,
+    )
+
+
+def output_message(
+    response: ResponseView, text: str, tokens: tuple[schema.Logprob, ...] = ()
+) -> schema.OutputMessage:
+    return schema.OutputMessage(
+        id=response.message_id,
+        status=_OUTPUT_STATUS.get(response.status, "incomplete"),
+        content=(schema.OutputText(text=text, logprobs=tokens),),
+    )
+
+
+def response_object(
+    response: ResponseView, echo: Echo, output: tuple[schema.OutputMessage, ...]
+) -> schema.ResponseObject:
+    """The response as `GET` shows it and as its life events carry it."""
+    reason, error = response.incomplete_reason, response.error
+    return schema.ResponseObject(
+        id=response.id,
+        created_at=response.created_at,
+        completed_at=response.completed_at,
+        status=response.status,
+        error=schema.ErrorDetail(code=error.code, message=error.message) if error else None,
+        incomplete_details=schema.IncompleteDetails(reason=reason) if reason else None,
+        instructions=echo.instructions,
+        max_output_tokens=echo.limits.max_output_tokens,
+        metadata=echo.metadata,
+        model=response.model,
+        output=output,
+        previous_response_id=echo.previous_response_id,
+        store=echo.store,
+        temperature=echo.sampling.temperature,
+        top_p=echo.sampling.top_p,
+        top_logprobs=echo.sampling.logprobs or 0,
+        usage=usage(response),
+        receipt=response.receipt,
+    )
+
+
+def stored_echo(stored: StoredResponse) -> Echo:
+    """What was kept of the request that made this response."""
+    return Echo(
+        instructions=stored.instructions,
+        previous_response_id=stored.previous_response_id,
+        metadata=stored.asked.metadata,
+        sampling=stored.asked.sampling,
+        limits=stored.asked.limits,
+        store=stored.store,
+        generate=stored.asked.generate,
+    )
+
+
+def stored_response(stored: StoredResponse) -> schema.ResponseObject:
+    """A response outside its log: one that writes shows its text so far, a warm-up shows none."""
+    output = (output_message(stored.view, stored.text),) if stored.has_item else ()
+    return response_object(stored.view, stored_echo(stored), output)
+
+
+def input_item(message: MessageView) -> schema.InputItem:
+    part = schema.OutputText if message.role == Role.ASSISTANT else schema.InputText
+    return schema.InputItem(id=message.id, role=message.role, content=(part(text=message.text),))
