@@ -11,13 +11,11 @@ import msgspec
 from sqlalchemy import Select, delete, exists, false, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.chat import rows, search, tree
+from app.chat import rows, search
 from app.chat.ledger import (
     Acceptance,
-    Act,
     Branch,
     Entry,
-    Head,
     Node,
     Outcome,
     Place,
@@ -25,15 +23,14 @@ from app.chat.ledger import (
     Removed,
     StoredResponse,
 )
+from app.chat.places import OPEN, branch_to, check_place, reply_text, turning_point
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
 from app.db.types import Origin, utc_now
-from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved
+from app.errors import Conflict, NotFound
 from app.events import MessageView, ResponseStatus
 from app.ids import ConversationId, MessageId, ResponseId, UserId
 from engine.api import Role
-
-_OPEN = (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 
 
 class StoredLedger:
@@ -48,7 +45,7 @@ class StoredLedger:
             if row is None:
                 return None
             conversation = await session.get_one(Conversation, row.conversation_id)
-            return await _branch(session, conversation, row.message_id)
+            return await branch_to(session, conversation, row.message_id)
 
     async def at(self, user_id: UserId, place: Place) -> Branch | Acceptance:
         """The branch that a turn there continues, or what the `client_message_id` stored before.
@@ -68,14 +65,14 @@ class StoredLedger:
             conversation, earlier = found
             if earlier is not None:
                 return await _repeated(session, conversation, earlier)
-            leaf_id, resumed = await _turning_point(session, place)
-            branch = await _branch(session, conversation, leaf_id)
+            leaf_id, resumed = await turning_point(session, place)
+            branch = await branch_to(session, conversation, leaf_id)
             return msgspec.structs.replace(branch, resumed=resumed)
 
     async def accept(self, entry: Entry) -> Acceptance:
         async with self._db.begin() as session:
             conversation = await _open_conversation(session, entry)
-            earlier_id = None if entry.begins else await _check_place(session, conversation, entry)
+            earlier_id = None if entry.begins else await check_place(session, conversation, entry)
             if earlier_id is not None:
                 earlier = await session.get_one(Message, earlier_id)
                 return await _repeated(session, conversation, earlier)
@@ -157,7 +154,7 @@ class StoredLedger:
                 return None
             leaf = await session.get_one(Message, leaf_id)
             conversation = await session.get_one(Conversation, leaf.conversation_id)
-            return await _branch(session, conversation, leaf_id)
+            return await branch_to(session, conversation, leaf_id)
 
     async def delete_response(self, user_id: UserId, response_id: ResponseId) -> Removed | None:
         """The last response of an API conversation takes the conversation with it."""
@@ -185,7 +182,7 @@ class StoredLedger:
         Returns how many responses were closed. Only for the start, when nothing is live.
         """
         async with self._db.begin() as session:
-            left = list(await session.scalars(select(Response).where(Response.status.in_(_OPEN))))
+            left = list(await session.scalars(select(Response).where(Response.status.in_(OPEN))))
             for row in left:
                 row.status = ResponseStatus.INCOMPLETE
                 row.incomplete_reason = "interrupted"
@@ -203,98 +200,8 @@ def _conversation(user_id: UserId, conversation_id: ConversationId) -> Select[Co
     )
 
 
-async def _turning_point(
-    session: AsyncSession, place: Place
-) -> tuple[MessageId | None, Node | None]:
-    """The message that the turn goes below, and the answer that it takes up again."""
-    if place.act is Act.SAY:
-        return place.message_id, None
-    row = await session.get(Message, place.message_id) if place.message_id else None
-    if row is None or row.conversation_id != place.conversation_id:
-        raise NotFound("There is no such message in this conversation.", field="message_id")
-    if place.act is Act.EDIT:
-        _check_role(row, Role.USER, "Only what a person said can be edited.")
-        return row.parent_id, None
-    if place.act is Act.REGENERATE and row.role is Role.USER:
-        return row.id, None
-    _check_role(row, Role.ASSISTANT, "This is not an answer.")
-    if place.act is Act.REGENERATE:
-        return row.parent_id, None
-    status = await session.scalar(select(Response.status).where(Response.message_id == row.id))
-    if status in _OPEN:
-        raise Conflict("This answer is still being written.", code="turn_in_progress")
-    if status is ResponseStatus.COMPLETED or not row.text:
-        raise InvalidRequest(
-            "There is nothing to continue: the answer is complete, or has not begun.",
-            code="not_continuable",
-            field="message_id",
-        )
-    return row.parent_id, rows.node(row)
-
-
-def _check_role(row: Message, role: Role, words: str) -> None:
-    if row.role is not role:
-        raise InvalidRequest(words, field="message_id")
-
-
-async def _branch(
-    session: AsyncSession, conversation: Conversation, leaf_id: MessageId | None
-) -> Branch:
-    branch = Branch(
-        session_id=conversation.id,
-        conversation=rows.conversation_view(conversation),
-        reads=rows.reads_of(conversation),
-        forked=leaf_id != conversation.leaf_id,
-    )
-    if leaf_id is None:
-        return branch
-    nodes, row = await _nodes_above(session, conversation.id, leaf_id)
-    path = tree.path(nodes, leaf_id)
-    last = None if row is None else rows.stored_response(row, _reply_text(path[-1]))
-    return msgspec.structs.replace(branch, path=tuple(path), head=head_of(path, last), last=last)
-
-
-async def _nodes_above(
-    session: AsyncSession, conversation_id: ConversationId, leaf_id: MessageId
-) -> tuple[list[Node], Response | None]:
-    """The leaf and everything above it, and the response that the leaf is of.
-
-    A person's message is of no response; the first one that answers it was sent with it.
-    """
-    walk = (
-        select(Message.id, Message.parent_id)
-        .where(Message.id == leaf_id, Message.conversation_id == conversation_id)
-        .cte("walk", recursive=True)
-    )
-    parents = select(Message.id, Message.parent_id).join(walk, Message.id == walk.c.parent_id)
-    walk = walk.union_all(parents)
-    sent_with = (Response.parent_id == Message.id) & (Message.role != Role.ASSISTANT)
-    of_leaf = (Message.id == leaf_id) & ((Response.message_id == Message.id) | sent_with)
-    query = select(Message, Response).join(walk, Message.id == walk.c.id)
-    query = query.outerjoin(Response, of_leaf).order_by(Response.id)
-    found = (await session.execute(query)).all()
-    if not found:
-        raise NotFound("There is no such message in this conversation.", field="parent_id")
-    responses = (response for _, response in found if response is not None)
-    return [rows.node(row) for row, _ in found], next(responses, None)
-
-
-def head_of(path: Sequence[Node], last: StoredResponse | None) -> Head | None:
-    """The head under which the path's last turn was sent: kept on the node where it changed."""
-    kept = next(
-        (one.head_token_ids for one in reversed(path) if one.head_token_ids is not None), None
-    )
-    if last is None or kept is None:
-        return None
-    return Head(key=last.asked.head_key, token_ids=kept, opening_end=last.asked.opening_end)
-
-
 async def _with_text(session: AsyncSession, row: Response) -> StoredResponse:
-    return rows.stored_response(row, _reply_text(await session.get_one(Message, row.message_id)))
-
-
-def _reply_text(message: Message | Node) -> str:
-    return message.text if message.role is Role.ASSISTANT else ""
+    return rows.stored_response(row, reply_text(await session.get_one(Message, row.message_id)))
 
 
 async def _open_conversation(session: AsyncSession, entry: Entry) -> Conversation:
@@ -336,38 +243,6 @@ async def _inputs(
     )
     by_id = {one.id: rows.message_view(one, conversation_id) for one in found}
     return tuple(by_id[one] for one in ids)
-
-
-async def _check_place(
-    session: AsyncSession, conversation: Conversation, entry: Entry
-) -> MessageId | None:
-    """What the same `client_message_id` stored before; else the place must be as it was seen."""
-    end = conversation.leaf_id if entry.leaf_checked else entry.parent_id
-    seen = entry.seen_leaf_id if entry.leaf_checked else entry.parent_id
-    name = entry.client_message_id
-    sent = false() if name is None else Message.client_message_id == name
-    wanted = Message.id.in_((end, entry.parent_id)) | (
-        sent & (Message.conversation_id == conversation.id)
-    )
-    query = select(Message.id, Message.client_message_id, Response.status)
-    found = (
-        await session.execute(
-            query.outerjoin(Response, Response.message_id == Message.id).where(wanted)
-        )
-    ).all()
-    earlier = (id_ for id_, told, _ in found if name is not None and told == name)
-    if (earlier_id := next(earlier, None)) is not None:
-        return earlier_id
-    statuses: dict[MessageId | None, ResponseStatus | None] = {
-        id_: status for id_, _, status in found
-    }
-    if statuses.get(end) in _OPEN:
-        raise Conflict("The answer before this is still being written.", code="turn_in_progress")
-    if end != seen:
-        raise ParentMoved(f"The conversation went on meanwhile; it ends at {end} now.", leaf_id=end)
-    if entry.parent_id is not None and entry.parent_id not in statuses:
-        raise NotFound("This message was deleted meanwhile.", field="parent_id")
-    return None
 
 
 async def _store_path(
