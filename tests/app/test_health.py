@@ -47,9 +47,9 @@ class Starting:
 
 
 @pytest.fixture
-async def starting(tmp_path: Path, database_url: str) -> AsyncIterator[Starting]:
-    settings = Settings(data_dir=tmp_path, port=free_port(), database_url=database_url)
-    await migrate_to(database_url, "0001")
+async def starting(tmp_path: Path, empty_url: str) -> AsyncIterator[Starting]:
+    settings = Settings(data_dir=tmp_path, port=free_port(), database_url=empty_url)
+    await migrate_to(empty_url, "0001")
     start = Starting(settings.public_url)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(serve(settings, start.opening, start.say))

@@ -37,9 +37,9 @@ async def test_autogenerate_finds_nothing_to_do(db: Database):
         await (await session.connection()).run_sync(check)
 
 
-async def test_upgrading_twice_is_upgrading_once(database_url: str):
-    first = await migrate(database_url)
-    second = await migrate(database_url)
+async def test_upgrading_twice_is_upgrading_once(empty_url: str):
+    first = await migrate(empty_url)
+    second = await migrate(empty_url)
 
     assert first.before is None
     assert second.before == second.after == first.after
@@ -47,21 +47,21 @@ async def test_upgrading_twice_is_upgrading_once(database_url: str):
     assert second.backup is None
 
 
-async def test_processes_that_upgrade_at_once_all_succeed(database_url: str):
+async def test_processes_that_upgrade_at_once_all_succeed(empty_url: str):
     processes = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-c", MIGRATE, database_url, stderr=asyncio.subprocess.PIPE
+            sys.executable, "-c", MIGRATE, empty_url, stderr=asyncio.subprocess.PIPE
         )
         for _ in range(3)
     ]
     outputs = await asyncio.gather(*(process.communicate() for process in processes))
 
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
-    await check_revision(database_url)
+    await check_revision(empty_url)
 
 
-async def test_tasks_that_upgrade_at_once_all_succeed(database_url: str):
-    results = await asyncio.gather(*(migrate(database_url) for _ in range(8)))
+async def test_tasks_that_upgrade_at_once_all_succeed(empty_url: str):
+    results = await asyncio.gather(*(migrate(empty_url) for _ in range(8)))
 
     assert sorted(result.before is None for result in results) == [False] * 7 + [True]
 
@@ -84,23 +84,23 @@ def alembic_head() -> str | None:
 
 
 async def test_what_holds_data_is_written_to_a_file_before_it_is_changed(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    before = (await migrate(database_url)).after
+    before = (await migrate(empty_url)).after
     add_user = text("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', :now, NULL)")
-    async with contextlib.aclosing(Database(database_url)) as db, db.begin() as session:
+    async with contextlib.aclosing(Database(empty_url)) as db, db.begin() as session:
         await session.execute(add_user, {"now": datetime(2026, 1, 1, tzinfo=UTC)})
     with monkeypatch.context() as patch:
         add_migration(tmp_path / "broken", patch, "op.drop_table('no_such_table')")
         with pytest.raises(DBAPIError):
-            await migrate(database_url, tmp_path)
+            await migrate(empty_url, tmp_path)
 
     with monkeypatch.context() as patch:
         add_migration(tmp_path / "next", patch, "op.drop_table('api_keys')")
         with pytest.raises(WrongRevision, match=f"at revision {before}.*keepwarm migrate"):
-            await check_revision(database_url)
-        done = await migrate(database_url, tmp_path)
-        await check_revision(database_url)
+            await check_revision(empty_url)
+        done = await migrate(empty_url, tmp_path)
+        await check_revision(empty_url)
 
     assert (done.before, done.after) == (before, "9000")
     assert done.backup is not None
@@ -119,22 +119,22 @@ def backups(folder: Path) -> list[Path]:
 
 
 async def test_a_migration_happens_whole_or_not_at_all(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    before = (await migrate(database_url)).after
+    before = (await migrate(empty_url)).after
     broken = "op.drop_table('api_keys'); op.drop_table('no_such_table')"
     add_migration(tmp_path / "next", monkeypatch, broken)
 
     with pytest.raises(DBAPIError):
-        await migrate(database_url, tmp_path)
+        await migrate(empty_url, tmp_path)
 
-    async with contextlib.aclosing(Database(database_url)) as db, db.read() as session:
+    async with contextlib.aclosing(Database(empty_url)) as db, db.read() as session:
         assert await session.scalar(text("SELECT count(*) FROM api_keys")) == 0
         assert await session.scalar(text("SELECT version_num FROM alembic_version")) == before
 
 
 async def test_a_conversation_from_before_the_library_is_under_the_first_version(
-    database_url: str, tmp_path: Path
+    empty_url: str, tmp_path: Path
 ):
     now = {"now": datetime(2026, 1, 1, tzinfo=UTC)}
     user = text("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', :now, NULL)")
@@ -142,13 +142,13 @@ async def test_a_conversation_from_before_the_library_is_under_the_first_version
         "INSERT INTO conversations"
         " VALUES (:id, 'user_1', 'chat', '', :persona_id, NULL, :now, :now)"
     )
-    await migrate_to(database_url, "0001")
-    async with contextlib.aclosing(Database(database_url)) as db, db.begin() as session:
+    await migrate_to(empty_url, "0001")
+    async with contextlib.aclosing(Database(empty_url)) as db, db.begin() as session:
         await session.execute(user, now)
         for name, persona_id in (("conv_1", "persona_default"), ("conv_2", None)):
             await session.execute(conversation, {"id": name, "persona_id": persona_id, **now})
-    await migrate(database_url, tmp_path)
-    async with contextlib.aclosing(Database(database_url)) as db, db.read() as session:
+    await migrate(empty_url, tmp_path)
+    async with contextlib.aclosing(Database(empty_url)) as db, db.read() as session:
         found = list(await session.scalars(select(Conversation).order_by(Conversation.id)))
 
     assert [(one.persona_version, one.documents) for one in found] == [(1, ()), (None, ())]
@@ -160,9 +160,9 @@ async def test_the_folder_of_a_new_database_is_for_its_owner_only(tmp_path: Path
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
 
 
-async def test_a_database_that_is_not_there_names_the_command(database_url: str, tmp_path: Path):
+async def test_a_database_that_is_not_there_names_the_command(empty_url: str, tmp_path: Path):
     with pytest.raises(WrongRevision, match="keepwarm migrate"):
-        await check_revision(database_url)
+        await check_revision(empty_url)
 
     assert not (tmp_path / "keepwarm.db").exists()
 
