@@ -22,7 +22,7 @@ from litestar import Litestar
 from app.db.revisions import check_revision, migrate
 from app.errors import AppError
 from app.launch import engine_config
-from app.routes import problems, schema, starting
+from app.routes import problems, starting
 from app.routes.front import Front
 from app.routes.table import route_table
 from app.service import Service
@@ -64,7 +64,7 @@ def compose(service: Service) -> Litestar:
         dependencies=service.dependencies(),
         exception_handlers={Exception: problems.answer},
         lifespan=[service.running],
-        openapi_config=schema.openapi(gate.session_cookie),
+        openapi_config=None,  # ours is in `routes.published`
         logging_config=None,
     )
     # Litestar's middleware runs only behind a path that it knows; ours meets every request.

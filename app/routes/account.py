@@ -16,6 +16,7 @@ from app.people.invitations import Invitations
 from app.people.keys import Keys, KeyView, NewKey
 from app.people.logins import IDLE, Logins, LoginView, SignedIn
 from app.routes.gate import Gate
+from app.routes.published.told import told
 
 Short = Annotated[str, msgspec.Meta(max_length=1024)]
 LONGEST_KEY_S = 10 * 366 * 24 * 3600
@@ -54,7 +55,7 @@ class KeyRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     expires_in_s: Annotated[int, msgspec.Meta(ge=60, le=LONGEST_KEY_S)] | None = None
 
 
-@post("/login", status_code=200)
+@post("/login", status_code=200, opt=told(fails=(401,)))
 async def login(
     data: JSONBody[Credentials],
     request: Request[Any, Any, Any],
@@ -67,7 +68,7 @@ async def login(
     return await _welcome(accounts, gate, signed_in)
 
 
-@post("/setup", status_code=200)
+@post("/setup", status_code=200, opt=told(fails=(401, 409)))
 async def set_up(
     data: JSONBody[SetUp],
     request: Request[Any, Any, Any],
@@ -109,7 +110,7 @@ async def change_password(
     await logins.change_password(principal, data.current_password, data.password)
 
 
-@post("/account/removal", status_code=204)
+@post("/account/removal", status_code=204, opt=told(fails=(409,)))
 async def remove_account(
     data: JSONBody[Removal],
     principal: NamedDependency[Principal],

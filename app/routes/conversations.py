@@ -33,6 +33,7 @@ from app.frames import (
 )
 from app.ids import ConversationId, DocumentId, MessageId, PersonaId, ResponseId
 from app.people.accounts import Principal
+from app.routes.published.told import EVENT_STREAM, told
 from app.routes.watches import dress, snapshot
 from engine.api import Limits, Message, Role, Sampling
 
@@ -161,7 +162,7 @@ async def delete_conversation(
     await supervisor.delete_conversation(principal, ConversationId(conversation_id))
 
 
-@post("/conversations/{conversation_id:str}/turns")
+@post("/conversations/{conversation_id:str}/turns", opt=told(fails=(409,)))
 async def create_turn(
     conversation_id: FromPath[str],
     data: JSONBody[NewTurn],
@@ -171,7 +172,7 @@ async def create_turn(
     return await _accepted(supervisor, principal, browser_turn(conversation_id, data))
 
 
-@post("/conversations/{conversation_id:str}/messages/{message_id:str}/edit")
+@post("/conversations/{conversation_id:str}/messages/{message_id:str}/edit", opt=told(fails=(409,)))
 async def edit_message(
     conversation_id: FromPath[str],
     message_id: FromPath[str],
@@ -185,7 +186,10 @@ async def edit_message(
     return await _accepted(supervisor, principal, _saying(request, data.text))
 
 
-@post("/conversations/{conversation_id:str}/messages/{message_id:str}/regenerate")
+@post(
+    "/conversations/{conversation_id:str}/messages/{message_id:str}/regenerate",
+    opt=told(fails=(409,)),
+)
 async def regenerate_answer(
     conversation_id: FromPath[str],
     message_id: FromPath[str],
@@ -199,7 +203,10 @@ async def regenerate_answer(
     return await _accepted(supervisor, principal, request)
 
 
-@post("/conversations/{conversation_id:str}/messages/{message_id:str}/continue")
+@post(
+    "/conversations/{conversation_id:str}/messages/{message_id:str}/continue",
+    opt=told(fails=(409,)),
+)
 async def continue_answer(
     conversation_id: FromPath[str],
     message_id: FromPath[str],
@@ -213,7 +220,7 @@ async def continue_answer(
     return await _accepted(supervisor, principal, request)
 
 
-@delete("/conversations/{conversation_id:str}/messages/{message_id:str}")
+@delete("/conversations/{conversation_id:str}/messages/{message_id:str}", opt=told(fails=(409,)))
 async def delete_branch(
     conversation_id: FromPath[str],
     message_id: FromPath[str],
@@ -238,7 +245,7 @@ async def choose_leaf(
     return await supervisor.branches.choose(principal.user_id, known_id, data.message_id)
 
 
-@post("/conversations/{conversation_id:str}/fork")
+@post("/conversations/{conversation_id:str}/fork", opt=told(fails=(409,)))
 async def fork_conversation(
     conversation_id: FromPath[str],
     data: JSONBody[Chosen],
@@ -250,7 +257,7 @@ async def fork_conversation(
     return await supervisor.branches.fork(principal.user_id, known_id, data.message_id)
 
 
-@get("/responses/{response_id:str}/events", media_type="text/event-stream")
+@get("/responses/{response_id:str}/events", opt=told(gives={EVENT_STREAM: Event | Snapshot}))
 async def watch_response(
     response_id: FromPath[str],
     principal: NamedDependency[Principal],

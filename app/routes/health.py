@@ -21,6 +21,7 @@ from app.errors import Unavailable
 from app.people.accounts import Principal
 from app.routes.gate import Gate
 from app.routes.metrics import EngineCollector
+from app.routes.published.told import told
 from engine.api import Engine, ModelCard, Stats
 
 ANSWER_S = 2.0
@@ -44,12 +45,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stats: Stats | None = None
 
 
-@get("/health/live", include_in_schema=False)
+@get("/health/live")
 async def live() -> Live:
     return Live()
 
 
-@get("/health/ready", include_in_schema=False)
+@get("/health/ready")
 async def ready(
     engine: NamedDependency[Engine], db: NamedDependency[Database], gate: NamedDependency[Gate]
 ) -> Ready:
@@ -62,7 +63,7 @@ async def ready(
     raise Unavailable("The engine or the database does not answer.", retry_after_s=2)
 
 
-@get("/metrics", include_in_schema=False)
+@get("/metrics", opt=told(gives={"text/plain": str}))
 async def metrics(
     engine: NamedDependency[Engine],
     gate: NamedDependency[Gate],

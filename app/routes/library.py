@@ -14,6 +14,7 @@ from app.db.types import ItemKind, Visibility
 from app.errors import InvalidRequest
 from app.ids import DocumentId, GroupId, ItemId
 from app.people.accounts import Principal
+from app.routes.published.told import told
 from engine.api import Message, Role
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -118,7 +119,7 @@ async def list_personas(
     return await library.list(principal.user_id, ItemKind.PERSONA)
 
 
-@post("/personas")
+@post("/personas", opt=told(fails=(409,)))
 async def create_persona(
     data: JSONBody[NewPersona],
     principal: NamedDependency[Principal],
@@ -155,7 +156,7 @@ async def add_persona_version(
     return _persona(made)
 
 
-@patch("/personas/{persona_id:str}")
+@patch("/personas/{persona_id:str}", opt=told(fails=(409,)))
 async def change_persona(
     persona_id: FromPath[str],
     data: JSONBody[Change],
@@ -172,7 +173,7 @@ async def list_documents(
     return await library.list(principal.user_id, ItemKind.DOCUMENT)
 
 
-@post("/documents")
+@post("/documents", opt=told(fails=(409,)))
 async def create_document(
     data: JSONBody[NewDocument],
     principal: NamedDependency[Principal],
@@ -209,7 +210,7 @@ async def add_document_version(
     return _document(made)
 
 
-@patch("/documents/{document_id:str}")
+@patch("/documents/{document_id:str}", opt=told(fails=(409,)))
 async def change_document(
     document_id: FromPath[str],
     data: JSONBody[Change],

@@ -15,6 +15,7 @@ from app.ids import GroupId, InvitationId, UserId
 from app.people.accounts import Accounts, AccountView, Principal
 from app.people.groups import Groups, GroupView
 from app.people.invitations import LINK, Invitations, InvitationView, NewInvitation
+from app.routes.published.told import told
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 LONGEST_LINK_S = 90 * 24 * 3600
@@ -48,7 +49,7 @@ async def list_users(accounts: NamedDependency[Accounts]) -> list[AccountView]:
     return await accounts.list()
 
 
-@patch("/users/{user_id:str}")
+@patch("/users/{user_id:str}", opt=told(fails=(409,)))
 async def change_user(
     user_id: FromPath[str],
     data: JSONBody[AccountChange],
@@ -69,7 +70,7 @@ async def change_user(
     return await accounts.account(known_id)
 
 
-@delete("/users/{user_id:str}")
+@delete("/users/{user_id:str}", opt=told(fails=(409,)))
 async def remove_user(
     user_id: FromPath[str],
     accounts: NamedDependency[Accounts],
@@ -91,7 +92,7 @@ async def list_invitations(
     return await invitations.list()
 
 
-@post("/invitations")
+@post("/invitations", opt=told(fails=(409,)))
 async def invite(
     data: JSONBody[Invite],
     principal: NamedDependency[Principal],

@@ -66,6 +66,12 @@ class DialectError(msgspec.Struct, frozen=True, kw_only=True):
     code: str | None
 
 
+class DialectFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A refusal's whole body in the OpenAI dialect."""
+
+    error: DialectError
+
+
 # ---------------------------------------------------------------- any error -> AppError
 
 
@@ -196,7 +202,7 @@ def close_code(error: AppError) -> int:
 def body(error: AppError, path: str, request_id: str) -> tuple[bytes, str]:
     """The error in the dialect of the route it came by, and its content type."""
     if speaks_dialect(path):
-        return msgspec.json.encode({"error": dialect_error(error)}), MediaType.JSON
+        return msgspec.json.encode(DialectFailure(error=dialect_error(error))), MediaType.JSON
     details = ProblemDetails(
         title=HTTPStatus(error.status).phrase,
         status=error.status,

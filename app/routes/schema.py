@@ -1,23 +1,22 @@
 """What strangers build on, as schemas: OpenAPI of the HTTP routes, JSON Schema of the sockets' frames.
 
-Both are made from the types in use, so they cannot lag behind. No page that loads scripts from
+All are made from the types in use, so they cannot lag behind. No page that loads scripts from
 elsewhere: the schema itself is all there is.
 """
 
-from importlib.metadata import version
+import functools
 from typing import Any
 
 import msgspec
-from litestar import get
-from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, Reference, SecurityScheme
+from litestar import Request, get
+from litestar.di import NamedDependency
 
 from app.frames import InwardFrame, OutwardFrame
+from app.routes.gate import Gate
+from app.routes.published.openapi import document
 
-VERSION = version("keepwarm")
 
-
+@functools.cache
 def events_schema() -> dict[str, Any]:
     """JSON Schema of everything that `/ws` hears (`inward`) and says (`outward`)."""
     (inward, outward), components = msgspec.json.schema_components(
@@ -36,14 +35,14 @@ def events() -> dict[str, Any]:
     return events_schema()
 
 
-def openapi(session_cookie: str) -> OpenAPIConfig:
-    schemes: dict[str, SecurityScheme | Reference] = {
-        "login": SecurityScheme(type="apiKey", name=session_cookie, security_scheme_in="cookie"),
-        "key": SecurityScheme(type="http", scheme="bearer"),
-    }
-    return OpenAPIConfig(
-        title="Keepwarm",
-        version=VERSION,
-        components=Components(security_schemes=schemes),
-        render_plugins=[JsonRenderPlugin(path="/openapi.json")],
-    )
+# In a thread, for the first time takes a moment in which streams must go on.
+@get("/schema/openapi.json", include_in_schema=False, sync_to_thread=True)
+def openapi(request: Request[Any, Any, Any], gate: NamedDependency[Gate]) -> dict[str, Any]:
+    state = request.app.state
+    if "openapi" not in state:
+        state["openapi"] = document(request.app.routes, gate.session_cookie)
+    found: dict[str, Any] = state["openapi"]
+    return found
+
+
+handlers = [openapi, events]

@@ -32,7 +32,7 @@ LARGEST_FORM = 64 * 2**10
 
 OPEN = [
     static.page_router(),
-    schema.events,
+    *schema.handlers,
     browser.browser_socket,  # it asks for the login itself, and answers with a close code
     *health.public_handlers,
 ]
@@ -97,7 +97,12 @@ def route_table(gate: Gate) -> list[Any]:
             guards=[guard(gate.by_key)],
             security=[{"key": []}],
         ),
-        Router(path="/", route_handlers=OPERATIONS, guards=[guard(gate.by_figures_key)]),
+        Router(
+            path="/",
+            route_handlers=OPERATIONS,
+            guards=[guard(gate.by_figures_key)],
+            security=[{"key": []}],
+        ),
     ]
 
 

@@ -8,10 +8,12 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery
 from litestar.response import Stream
 
+from app.chat.archive import Archive
 from app.chat.export import Export, markdown
 from app.chat.imports import Imported, Imports
 from app.ids import ConversationId
 from app.people.accounts import Principal
+from app.routes.published.told import JSON, told
 
 LARGEST_IMPORT = 32 * 2**20
 
@@ -21,7 +23,7 @@ class Form(enum.StrEnum):
     MARKDOWN = "markdown"
 
 
-@get("/export", media_type="application/json")
+@get("/export", opt=told(gives={JSON: Archive}))
 async def export_all(
     principal: NamedDependency[Principal], export: NamedDependency[Export]
 ) -> Stream:
@@ -33,7 +35,10 @@ async def export_all(
     )
 
 
-@get("/conversations/{conversation_id:str}/export")
+@get(
+    "/conversations/{conversation_id:str}/export",
+    opt=told(gives={JSON: Archive, "text/markdown": str}),
+)
 async def export_conversation(
     conversation_id: FromPath[str],
     principal: NamedDependency[Principal],
@@ -51,7 +56,11 @@ async def export_conversation(
     return Response(file, media_type=kind, headers=_attached(f"{known_id}.{tail}"))
 
 
-@post("/import", request_max_body_size=LARGEST_IMPORT)
+@post(
+    "/import",
+    request_max_body_size=LARGEST_IMPORT,
+    opt=told(takes={JSON: Archive | tuple[dict[str, Any], ...], "application/zip": None}),
+)
 async def import_conversations(
     request: Request[Any, Any, Any],
     principal: NamedDependency[Principal],

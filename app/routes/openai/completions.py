@@ -20,15 +20,23 @@ from app.people.accounts import Principal
 from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.exchange import DialectRequest, Exchange, begin, json_answer
 from app.routes.openai.requests import completion_create, read_document
-from app.routes.openai.schema import Completion, CompletionCreate, Model, ModelList
+from app.routes.openai.schema import Chunk, Completion, CompletionCreate, Model, ModelList
 from app.routes.openai.turns import completion_turn
-from app.routes.problems import dialect_error
+from app.routes.problems import DialectFailure, dialect_error
+from app.routes.published.told import EVENT_STREAM, JSON, Sent, told
 from engine.api import Engine, ModelCard
 
 _DONE = b"data: [DONE]\n\n"
 
 
-@post("/v1/chat/completions", status_code=200)
+@post(
+    "/v1/chat/completions",
+    status_code=200,
+    opt=told(
+        takes={JSON: CompletionCreate},
+        gives={JSON: Completion, EVENT_STREAM: Sent(Chunk | DialectFailure, last="[DONE]")},
+    ),
+)
 async def complete_chat(
     request: DialectRequest,
     supervisor: NamedDependency[Supervisor],
@@ -92,7 +100,7 @@ def _fold(exchange: Exchange, asked: CompletionCreate) -> CompletionFold:
 async def _frames(exchange: Exchange, fold: CompletionFold) -> AsyncIterator[bytes]:
     async for event in exchange.log.subscribe():
         if isinstance(event, ResponseEnded) and event.response.error:
-            yield _data({"error": dialect_error(_failure(event.response.error))})
+            yield _data(DialectFailure(error=dialect_error(_failure(event.response.error))))
             return
         for chunk in fold.chunks(event):
             yield _data(chunk)

@@ -35,6 +35,7 @@ from app.routes.openai.schema import (
 )
 from app.routes.openai.turns import echo, response_turn
 from app.routes.openai.view import ResponseFold
+from app.routes.published.told import EVENT_STREAM, JSON, told
 from engine.api import Engine
 
 ResponsePath = "/v1/responses/{response_id:str}"
@@ -42,7 +43,15 @@ LAST_NUMBER = 2**53 - 1
 """The largest integer that JSON carries safely; no log comes near it."""
 
 
-@post("/v1/responses", status_code=200)
+@post(
+    "/v1/responses",
+    status_code=200,
+    opt=told(
+        takes={JSON: ResponseCreate},
+        gives={JSON: ResponseObject, EVENT_STREAM: ServerEvent},
+        fails=(404, 409),
+    ),
+)
 async def create_response(
     request: DialectRequest,
     supervisor: NamedDependency[Supervisor],
@@ -60,7 +69,7 @@ async def create_response(
     return json_answer(None if events is None else _last(events, echo(turn)))
 
 
-@get(ResponsePath)
+@get(ResponsePath, opt=told(gives={JSON: ResponseObject, EVENT_STREAM: ServerEvent}))
 async def show_response(
     request: DialectRequest,
     supervisor: NamedDependency[Supervisor],
