@@ -198,10 +198,25 @@ class CancelAccepted(msgspec.Struct, frozen=True, kw_only=True, tag="response.ca
     step: int | None
 
 
+class LeafChosen(msgspec.Struct, frozen=True, kw_only=True, tag="leaf.chosen"):
+    """The branch that is shown now ends at `leaf_id`."""
+
+    request_id: str
+    conversation_id: ConversationId
+    leaf_id: MessageId
+
+
 class MessageAdded(msgspec.Struct, frozen=True, kw_only=True, tag="message.added"):
     """A message appeared in a watched conversation, from this tab or from another."""
 
     message: MessageView
+
+
+class MessagesDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="messages.deleted"):
+    """A branch of a watched conversation is gone."""
+
+    conversation_id: ConversationId
+    message_ids: tuple[MessageId, ...]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag="event"):
@@ -243,7 +258,9 @@ OutwardFrame = (
     | Unsubscribed
     | TurnAccepted
     | CancelAccepted
+    | LeafChosen
     | MessageAdded
+    | MessagesDeleted
     | Event
     | Snapshot
     | ConversationChanged

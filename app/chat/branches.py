@@ -17,7 +17,7 @@ from app.db.models import Conversation, Message, Response
 from app.db.types import Origin, utc_now
 from app.errors import Conflict, NotFound
 from app.events import ConversationView
-from app.frames import ConversationChanged
+from app.frames import ConversationChanged, MessagesDeleted
 from app.ids import (
     ConversationId,
     MessageId,
@@ -98,6 +98,10 @@ class Branches:
             walk = walk.union_all(children)
             await session.execute(delete(Message).where(Message.id.in_(select(walk.c.id))))
         self._changed(user_id, row)
+        ids = tuple(sorted(gone))
+        self._hub.publish(
+            user_id, MessagesDeleted(conversation_id=conversation_id, message_ids=ids)
+        )
         return gone
 
     def _changed(self, user_id: UserId, row: Conversation) -> ConversationView:

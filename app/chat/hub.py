@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import msgspec
 
 from app.events import ResponseView
-from app.frames import ConversationChanged, ConversationDeleted, MessageAdded
+from app.frames import ConversationChanged, ConversationDeleted, MessageAdded, MessagesDeleted
 from app.ids import UserId
 
 FEED_NOTICES = 256
@@ -25,7 +25,9 @@ class ResponseStarted(msgspec.Struct, frozen=True, kw_only=True):
     response: ResponseView
 
 
-Notice = MessageAdded | ResponseStarted | ConversationChanged | ConversationDeleted
+Notice = (
+    MessageAdded | MessagesDeleted | ResponseStarted | ConversationChanged | ConversationDeleted
+)
 
 
 class Feed:

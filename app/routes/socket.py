@@ -26,6 +26,7 @@ from app.frames import (
     Hello,
     InwardFrame,
     LeafChoose,
+    LeafChosen,
     OutwardFrame,
     ResponseCancel,
     Subscribe,
@@ -196,9 +197,7 @@ class Connection:
             case TurnCreate() | TurnEdit() | TurnRegenerate() | TurnContinue():
                 await self._create_turn(frame)
             case LeafChoose():
-                await self._rooms.supervisor.branches.choose(
-                    self._page.principal.user_id, frame.conversation_id, frame.message_id
-                )
+                await self._choose_leaf(frame)
             case ResponseCancel():
                 await self._cancel(frame)
             case frames.Draft():
@@ -259,6 +258,17 @@ class Connection:
                 request_id=frame.request_id,
                 message=acceptance.message,
                 response=acceptance.response,
+            )
+        )
+
+    async def _choose_leaf(self, frame: LeafChoose) -> None:
+        shown = await self._rooms.supervisor.branches.choose(
+            self._page.principal.user_id, frame.conversation_id, frame.message_id
+        )
+        assert shown.leaf_id is not None, "a message was chosen"
+        await self._outbox.put(
+            LeafChosen(
+                request_id=frame.request_id, conversation_id=shown.id, leaf_id=shown.leaf_id
             )
         )
 

@@ -18,6 +18,7 @@ from app.frames import (
     Cursor,
     Event,
     MessageAdded,
+    MessagesDeleted,
     OutwardFrame,
     PresenceState,
     Snapshot,
@@ -94,6 +95,9 @@ class Watches:
                 self.follow(response.id)
             case MessageAdded(message=message):
                 if message.conversation_id in self._pumps:
+                    await self._outbox.put(notice)
+            case MessagesDeleted(conversation_id=conversation_id):
+                if conversation_id in self._pumps:
                     await self._outbox.put(notice)
             case ConversationDeleted(conversation_id=conversation_id):
                 self.close(conversation_id)

@@ -21,7 +21,9 @@ from app.frames import (
     Event,
     Hello,
     LeafChoose,
+    LeafChosen,
     MessageAdded,
+    MessagesDeleted,
     OutwardFrame,
     Subscribe,
     TurnAccepted,
@@ -270,6 +272,7 @@ async def test_16_a_tab_edits_regenerates_continues_and_chooses_and_another_hear
                 message_id=first.response.message_id,
             )
         )
+        chosen = await tab.expect(LeafChosen)
         for one in (tab, other):
             await one.expect(
                 ConversationChanged,
@@ -277,6 +280,7 @@ async def test_16_a_tab_edits_regenerates_continues_and_chooses_and_another_hear
             )
         tree = (await somebody.client.get(f"/api/conversations/{conversation_id}")).json()
 
+    assert (chosen.request_id, chosen.leaf_id) == ("c", first.response.message_id)
     assert texts[TurnContinue].startswith(stopped.text)
     parents = [answer.parent_id for answer in answers]
     assert parents[:3] == [first.message.id] * 3 and parents[3] != first.message.id
@@ -306,6 +310,7 @@ async def test_16_over_http_it_is_the_same(server: Server):
         chosen = await client.put(f"{path}/leaf", json={"message_id": first.message.id})
         copy = await client.post(f"{path}/fork", json={"message_id": stopped.response.message_id})
         gone = await client.delete(f"{path}/messages/{first.message.id}")
+        deleted = await tab.expect(MessagesDeleted)
         kept = await client.patch(path, json={"kept_warm": True, "pinned": True})
         shelf = await client.get("/api/conversations", params={"shelf": "pinned"})
         tree = (await client.get(path)).json()
@@ -314,6 +319,8 @@ async def test_16_over_http_it_is_the_same(server: Server):
     assert chosen.json()["leaf_id"] not in (seen, first.message.id)
     assert copy.status_code == 201 and copy.json()["leaf_id"]
     assert gone.status_code == 204
+    assert {first.message.id, stopped.response.message_id} < set(deleted.message_ids)
+    assert len(deleted.message_ids) == 4  # what was said and three answers to it
     assert kept.json()["kept_warm"] and [one["id"] for one in shelf.json()["items"]] == [
         conversation_id
     ]

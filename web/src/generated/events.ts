@@ -92,6 +92,13 @@ export interface LeafChoose {
   message_id: string;
 }
 
+export interface LeafChosen {
+  type: "leaf.chosen";
+  request_id: string;
+  conversation_id: string;
+  leaf_id: string;
+}
+
 export interface MessageAdded {
   type: "message.added";
   message: MessageView;
@@ -106,6 +113,12 @@ export interface MessageView {
   created_at: number;
   client_message_id: string | null;
   response: ResponseView | null;
+}
+
+export interface MessagesDeleted {
+  type: "messages.deleted";
+  conversation_id: string;
+  message_ids: readonly (string)[];
 }
 
 export type MissReason = "below_granularity" | "engine_restart" | "evicted_idle" | "evicted_pressure" | "evicted_quota" | "first_turn" | "input_changed" | "instructions_changed" | "model_changed" | "new_branch" | "template_changed";
@@ -318,6 +331,6 @@ export interface Welcome {
 
 export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | TurnEdit | TurnRegenerate | TurnContinue | LeafChoose | ResponseCancel | Presence | Draft;
 
-export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | MessageAdded | Event | Snapshot | ConversationChanged | ConversationDeleted | ErrorFrame;
+export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | LeafChosen | MessageAdded | MessagesDeleted | Event | Snapshot | ConversationChanged | ConversationDeleted | ErrorFrame;
 
 export const PROTOCOL = 1;
