@@ -14,7 +14,9 @@ from app.db.base import Database
 from app.db.revisions import migrate
 from engine.sequence import Sequence
 from tests.kit.db import new_postgres_url, start_postgres
+from tests.kit.peers import engine_of, open_engine
 from tests.kit.server import Server, start_server
+from tests.kit.serving import Serving, serving
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 """The two databases; a fixture that has them as its parameters gives each of its tests both."""
@@ -78,6 +80,47 @@ def server() -> Iterator[Server]:
     """One real server for all tests that neither stop it nor need it empty."""
     with start_server() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres: PostgresServer, migrated_postgres: str) -> Iterator[Server]:
+    url = asyncio.run(new_postgres_url(postgres, migrated_postgres))
+    with start_server(KEEPWARM_DATABASE_URL=url) as running:
+        yield running
+
+
+@pytest.fixture(params=BOTH)
+def each_server(request: pytest.FixtureRequest) -> Server:
+    """As `server`, on each of the databases."""
+    name = "server" if request.param == "sqlite" else "postgres_server"
+    found: Server = request.getfixturevalue(name)
+    return found
+
+
+@pytest.fixture(scope="session")
+def sqlite_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("house"), open_engine) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def postgres_house(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer, migrated_postgres: str
+) -> Iterator[Serving]:
+    url = asyncio.run(new_postgres_url(postgres, migrated_postgres))
+    with serving(tmp_path_factory.mktemp("house"), open_engine, database_url=url) as running:
+        yield running
+
+
+@pytest.fixture(params=BOTH)
+def house(request: pytest.FixtureRequest) -> Iterator[Serving]:
+    """A server in this process, on each of the databases: one for all tests that ask for it.
+
+    Its engine is let go when the test ends; its people and what they wrote stay.
+    """
+    found: Serving = request.getfixturevalue(f"{request.param}_house")
+    yield found
+    found.call(engine_of(found).release)
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ async def test_two_real_servers_are_compared_on_every_row_and_end_with_it(monkey
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
     monkeypatch.delenv("VLLM_PYTHON", raising=False)
     sizes = Sizes(
-        rounds=2,
+        rounds=1,
         prefills=(64,),
         streams=(1, 2),
         decode_tokens=4,

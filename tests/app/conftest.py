@@ -26,7 +26,8 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[Log]:
 
 
 @pytest.fixture
-def house(tmp_path: Path, database_url: str) -> Iterator[Serving]:
+def empty_house(tmp_path: Path, database_url: str) -> Iterator[Serving]:
+    """As `house`, but of one test alone, which begins without people."""
     with serving(tmp_path, open_engine, database_url=database_url) as server:
         yield server
 

@@ -16,9 +16,12 @@ from tests.kit.tab import PASSWORD, browser, person
 
 
 async def test_who_is_invited_comes_in_by_the_link_once_and_reads_what_the_group_may(
-    house: Serving,
+    empty_house: Serving,
 ):
-    async with boss(house) as admin, httpx.AsyncClient(base_url=house.site.url) as stranger:
+    async with (
+        boss(empty_house) as admin,
+        httpx.AsyncClient(base_url=empty_house.site.url) as stranger,
+    ):
         group = await done(await admin.client.post("/api/groups", json={"name": "Sales"}))
         body = {"note": "Ada", "role": "member", "group_ids": [group["id"]]}
         made = await done(await admin.client.post("/api/invitations", json=body))

@@ -67,11 +67,9 @@ async def test_who_is_moved_to_auditing_is_cut_off_within_a_second(house: Servin
     assert back == [403, 403]
 
 
-async def test_who_is_moved_by_a_command_is_cut_off_within_a_second(
-    house: Serving, database_url: str
-):
+async def test_who_is_moved_by_a_command_is_cut_off_within_a_second(house: Serving):
     async with (
-        contextlib.aclosing(Database(database_url)) as db,
+        contextlib.aclosing(Database(house.database_url)) as db,
         somebody(house) as who,
         who.tab() as tab,
         who.program() as program,
@@ -156,11 +154,9 @@ async def test_who_is_removed_is_cut_off_stopped_and_forgotten(house: Serving):
     assert not forgotten(house, admin.user_id)
 
 
-async def test_who_is_removed_by_a_command_is_cut_off_stopped_and_forgotten(
-    house: Serving, database_url: str
-):
+async def test_who_is_removed_by_a_command_is_cut_off_stopped_and_forgotten(house: Serving):
     async with somebody(house) as who, answering(house, who) as sockets:
-        async with contextlib.aclosing(Database(database_url)) as db:
+        async with contextlib.aclosing(Database(house.database_url)) as db:
             await Accounts(db).remove(who.user_id)
         codes = [await closes(socket) for socket in sockets]
         async with asyncio.timeout(CUT_S):
@@ -171,9 +167,9 @@ async def test_who_is_removed_by_a_command_is_cut_off_stopped_and_forgotten(
 
 
 async def test_one_removes_oneself_with_the_password_unless_nobody_else_is_an_administrator(
-    house: Serving,
+    empty_house: Serving,
 ):
-    async with boss(house) as admin, somebody(house) as who, who.tab() as tab:
+    async with boss(empty_house) as admin, somebody(empty_house) as who, who.tab() as tab:
         path, word = "/api/account/removal", {"current_password": PASSWORD}
         wrong = await who.client.post(path, json={"current_password": "a wrong one"})
         last = await admin.client.post(path, json=word)
@@ -185,7 +181,7 @@ async def test_one_removes_oneself_with_the_password_unless_nobody_else_is_an_ad
     assert (last.status_code, last.json()["code"]) == (409, "last_admin")
     assert (gone.status_code, after.status_code, code) == (204, 401, SIGNED_OUT)
     assert gone.headers["set-cookie"].startswith('kw_session=""')
-    assert forgotten(house, who.user_id)
+    assert forgotten(empty_house, who.user_id)
 
 
 # ---------------------------------------------------------------- on the real engine

@@ -82,9 +82,23 @@ def greedy(loaded: LoadedModel, kernels: str, ids: list[int]) -> list[int]:
     return Line(ids, range(20)).decode(Hand(runner), REPLY_TOKENS)
 
 
+class Exact:
+    """The model in float32: what each format is held to, computed once for all of them."""
+
+    def __init__(self) -> None:
+        self.loaded = loaded_model("float32", "torch")
+        self.ids = encode(self.loaded, TEXT)
+        self.perplexity = perplexity(self.logits(self.ids), self.ids)
+        self.prompts = [encode(self.loaded, opening) for opening in OPENINGS]
+        self.answers = [greedy(self.loaded, "torch", prompt) for prompt in self.prompts]
+
+    def logits(self, ids: list[int]) -> torch.Tensor:
+        return logits_of(self.loaded, "torch", ids)
+
+
 @pytest.fixture(scope="module")
-def exact() -> LoadedModel:
-    return loaded_model("float32", "torch")
+def exact() -> Exact:
+    return Exact()
 
 
 FORMATS = {
@@ -107,16 +121,13 @@ FORMATS = {
 def test_a_serving_format_stays_within_its_bound_of_float32(exact, name):
     of, bound = FORMATS[name], FORMATS[name].bound
     kernels, served = of.kernels, loaded_model(of.dtype, of.kernels, of.weights)
-    ids = encode(exact, TEXT)
 
-    ours = perplexity(logits_of(served, kernels, ids, of.piece), ids)
-    theirs = perplexity(logits_of(exact, "torch", ids), ids)
+    ours = perplexity(logits_of(served, kernels, exact.ids, of.piece), exact.ids)
 
-    assert ours == pytest.approx(theirs, rel=bound.perplexity)
-    for opening in OPENINGS:
-        prompt = encode(exact, opening)
-        answer, expected = greedy(served, kernels, prompt), greedy(exact, "torch", prompt)
+    assert ours == pytest.approx(exact.perplexity, rel=bound.perplexity)
+    for prompt, expected in zip(exact.prompts, exact.answers, strict=True):
+        answer = greedy(served, kernels, prompt)
         parts = next((at for at in range(REPLY_TOKENS) if answer[at] != expected[at]), None)
         if parts is not None:
-            seen = logits_of(exact, "torch", prompt + expected[:parts])[-1]
+            seen = exact.logits(prompt + expected[:parts])[-1]
             assert float(seen.max() - seen[answer[parts]]) < bound.margin

@@ -23,6 +23,8 @@ from typing import Self
 
 import httpx
 
+from app.settings import Settings
+from tests.kit.commands import Command, Commands
 from tests.kit.engines import share_made
 
 ROOT = Path(__file__).parents[2]
@@ -32,16 +34,24 @@ ADMIN_EMAIL = "admin@example.org"
 ADMIN_PASSWORD = "correct horse battery"
 API_KEY = "sk-kw-test-0123456789abcdefghij"
 KV_MEMORY = "128MiB"
+COMMANDS = Commands()
 
 
 class Server:
     """A running server, the folder it lives in, and who may come in."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", port: int, folder: Path, said: int = 0
+        self,
+        process: "subprocess.Popen[bytes]",
+        port: int,
+        folder: Path,
+        *,
+        database_url: str,
+        said: int = 0,
     ) -> None:
         self.process = process
         self.port = port
+        self.database_url = database_url
         self.url = f"http://127.0.0.1:{port}"
         self.ws_url = f"ws://127.0.0.1:{port}"
         self.folder = folder
@@ -130,15 +140,14 @@ def new_folder() -> Path:
 
 def keepwarm(folder: Path, *words: str, **settings: str) -> "subprocess.CompletedProcess[str]":
     """One command; its status and everything it said."""
-    return subprocess.run(
-        [sys.executable, "-m", "app", *words],
-        cwd=ROOT,
-        env=server_environment(folder, free_port(), **settings),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    with tempfile.NamedTemporaryFile("r") as said:
+        command = Command(
+            words=words,
+            environment=server_environment(folder, free_port(), **settings),
+            output=said.name,
+        )
+        status = COMMANDS.run(command)
+        return subprocess.CompletedProcess(words, status, said.read())
 
 
 def complaint(folder: Path, *words: str, **settings: str) -> str:
@@ -175,7 +184,9 @@ def start_server(folder: Path | None = None, port: int | None = None, **settings
             stderr=subprocess.STDOUT,
             preexec_fn=_die_with_parent,  # noqa: PLW1509  one call of the system, no lock
         )
-    server = Server(process, port, folder, said)
+    usual = Settings(data_dir=folder / "data").database_url
+    url = settings.get("KEEPWARM_DATABASE_URL", usual)
+    server = Server(process, port, folder, database_url=url, said=said)
     try:
         return server.wait_until_ready()
     except BaseException:

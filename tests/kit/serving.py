@@ -19,6 +19,7 @@ from app.people.keys import NewKey
 from app.service import Service
 from app.settings import Settings
 from engine.api import Engine
+from tests.kit.people import QUICK
 from tests.kit.tab import Site
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class Serving:
         self.service = service
         self.site = Site(url=f"http://127.0.0.1:{port}", ws_url=f"ws://127.0.0.1:{port}")
         self.url = f"{self.site.url}/v1"
+        self.database_url = service.settings.database_url
         self.stop = stop
         self._loop = asyncio.get_running_loop()
 
@@ -108,6 +110,7 @@ async def _run(
     await migrate(settings.database_url)
     engine = await open_engine()
     service = Service(settings, engine)
+    service.accounts.passwords._hasher = QUICK
     server = _Threaded(
         uvicorn_config(compose(service), settings),
         service,

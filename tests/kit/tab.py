@@ -33,7 +33,7 @@ from app.frames import (
 )
 from app.ids import ConversationId, MessageId, ResponseId
 from app.people.accounts import Accounts
-from app.settings import Settings
+from tests.kit.people import quick_passwords
 from tests.kit.server import Server
 
 PASSWORD = "a quiet word"
@@ -234,6 +234,5 @@ async def sign_in(client: httpx.AsyncClient, email: str) -> None:
 @contextlib.asynccontextmanager
 async def accounts(server: Server) -> AsyncIterator[Accounts]:
     """The server's accounts, reached from another process as `keepwarm admin` reaches them."""
-    url = Settings(data_dir=server.folder / "data").database_url
-    async with contextlib.aclosing(Database(url)) as db:
-        yield Accounts(db)
+    async with contextlib.aclosing(Database(server.database_url)) as db:
+        yield Accounts(db, passwords=quick_passwords())
