@@ -102,7 +102,7 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 # Two files at a time, one torch thread each: threads that spin for each other's core are far slower.
 test: chromium nginx compiler check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
-	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .venv/benched: pyproject.toml | .venv/tested
 	$(call say,Installing what the benchmarks draw with: matplotlib; about 60 MB)

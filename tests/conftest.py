@@ -12,14 +12,29 @@ from sqlalchemy import make_url
 
 from app.db.base import Database
 from app.db.revisions import migrate
+from app.people.throttle import Throttle
 from engine.sequence import Sequence
-from tests.kit.db import new_postgres_url, start_postgres
+from tests.kit.db import BOTH, new_postgres_url, start_postgres
 from tests.kit.peers import engine_of, open_engine
 from tests.kit.server import Server, start_server
 from tests.kit.serving import Serving, serving
 
-BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
-"""The two databases; a fixture that has them as its parameters gives each of its tests both."""
+TESTS = Path(__file__).parent
+LONGEST = (
+    *("engine/test_remote", "laws/test_library", "laws/test_conversation", "test_load"),
+    *("app/test_cli", "engine/test_quality", "dialect/test_stateless", "laws/test_warm_is_cold"),
+    *("engine/test_contract", "engine/test_native", "laws/test_socket", "browser/test_chat"),
+    *("laws/test_restart", "engine/test_local", "laws/test_drafts", "test_wheel"),
+)
+"""Files that come first, so that at the end no worker waits for another that began a long one late."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        name = str(item.path.relative_to(TESTS).with_suffix(""))
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -116,10 +131,12 @@ def postgres_house(
 def house(request: pytest.FixtureRequest) -> Iterator[Serving]:
     """A server in this process, on each of the databases: one for all tests that ask for it.
 
-    Its engine is let go when the test ends; its people and what they wrote stay.
+    Its engine is let go when the test ends, and wrong guesses are forgotten; its people and what
+    they wrote stay.
     """
     found: Serving = request.getfixturevalue(f"{request.param}_house")
     yield found
+    found.service.logins._throttle = Throttle()
     found.call(engine_of(found).release)
 
 

@@ -20,7 +20,7 @@ from app.db.types import AccountRole
 from app.errors import AppError, NotFound
 from app.people.accounts import Accounts
 from app.people.keys import Keys
-from tests.kit.db import migrate_to, new_postgres_url
+from tests.kit.db import BOTH, migrate_to, new_postgres_url
 from tests.kit.domain import new_person, open_domain
 from tests.kit.echo import EchoEngine
 from tests.kit.server import complaint, run_command, start_server
@@ -28,7 +28,7 @@ from tests.kit.server import complaint, run_command, start_server
 Rows = dict[str, list[dict[str, Any]]]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=BOTH)
 async def target_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where it is restored to: a database that is not there yet, or empty."""
     if request.param == "sqlite":

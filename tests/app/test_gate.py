@@ -9,12 +9,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from app.asgi import create_app
+from app.asgi import compose, create_app, uvicorn_config
 from app.routes.gate import SOCKETS_PER_USER, Gate, Hosts
 from app.settings import Settings
 from tests.kit.echo import EchoEngine
-from tests.kit.server import Server
-from tests.kit.tab import PASSWORD, Person, person
+from tests.kit.serving import Serving
+from tests.kit.tab import PASSWORD, Person, Place, person
 
 PUBLIC = {
     ("GET", "/"),
@@ -40,6 +40,11 @@ OF_ONES_OWN = {
 """What an auditor reaches too."""
 
 
+@pytest.fixture
+def server(house: Serving) -> Place:
+    return house.place
+
+
 def sent(response: httpx.Response) -> dict[str, Any]:
     found: dict[str, Any] = response.json()
     return found
@@ -48,6 +53,7 @@ def sent(response: httpx.Response) -> dict[str, Any]:
 # ---------------------------------------------------------------- which routes ask for nothing
 
 
+@pytest.mark.row("CVE-2024-12537")
 def test_the_routes_that_ask_for_no_credential_are_few_and_known(tmp_path):
     app = create_app(Settings(data_dir=tmp_path), EchoEngine())
     asking = {"by_cookie", "by_member", "by_admin", "by_key", "by_figures_key"}
@@ -81,6 +87,7 @@ def check_name(guard: Any) -> str:
     return name
 
 
+@pytest.mark.row("CVE-2024-12537")
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -101,7 +108,7 @@ def check_name(guard: Any) -> str:
         ("GET", "/metrics"),
     ],
 )
-def test_without_a_credential_the_answer_is_401(server: Server, method: str, path: str):
+def test_without_a_credential_the_answer_is_401(server: Place, method: str, path: str):
     answer = httpx.request(method, server.url + path, json={} if method == "POST" else None)
 
     assert answer.status_code == 401
@@ -114,7 +121,7 @@ def test_without_a_credential_the_answer_is_401(server: Server, method: str, pat
 @pytest.mark.parametrize(
     "path", ["/", "/health/live", "/api/account", "/v1/models", "/v1/nothing", "/nothing/at/all"]
 )
-def test_every_answer_has_a_request_id_and_is_not_sniffed_or_framed(server: Server, path: str):
+def test_every_answer_has_a_request_id_and_is_not_sniffed_or_framed(server: Place, path: str):
     first, second = (httpx.get(server.url + path) for _ in range(2))
 
     assert first.headers["x-request-id"].startswith("req_")
@@ -124,7 +131,7 @@ def test_every_answer_has_a_request_id_and_is_not_sniffed_or_framed(server: Serv
     assert "unsafe" not in first.headers["content-security-policy"]
 
 
-def test_an_unknown_path_is_told_in_the_dialect_of_its_place(server: Server):
+def test_an_unknown_path_is_told_in_the_dialect_of_its_place(server: Place):
     api = httpx.get(f"{server.url}/api/nothing")
     dialect = httpx.get(f"{server.url}/v1/nothing")
 
@@ -133,7 +140,7 @@ def test_an_unknown_path_is_told_in_the_dialect_of_its_place(server: Server):
     assert sent(dialect)["error"]["code"] == "not_found"
 
 
-def test_a_wrong_method_is_no_server_error(server: Server):
+def test_a_wrong_method_is_no_server_error(server: Place):
     assert httpx.delete(f"{server.url}/api/login").status_code == 405
 
 
@@ -141,7 +148,7 @@ def test_a_wrong_method_is_no_server_error(server: Server):
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
-def test_a_host_that_is_not_ours_is_refused(server: Server, host: str):
+def test_a_host_that_is_not_ours_is_refused(server: Place, host: str):
     answer = httpx.get(f"{server.url}/health/live", headers={"host": host})
 
     assert answer.status_code == 400
@@ -149,11 +156,11 @@ def test_a_host_that_is_not_ours_is_refused(server: Server, host: str):
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1", "[::1]:80"])
-def test_loopback_names_are_ours_with_any_port(server: Server, host: str):
+def test_loopback_names_are_ours_with_any_port(server: Place, host: str):
     assert httpx.get(f"{server.url}/health/live", headers={"host": host}).status_code == 200
 
 
-async def test_a_socket_with_a_foreign_host_gets_an_answer_and_not_a_crash(server: Server):
+async def test_a_socket_with_a_foreign_host_gets_an_answer_and_not_a_crash(server: Place):
     host, port = server.url.removeprefix("http://").split(":")
     with pytest.raises(InvalidStatus) as refused:
         async with connect("ws://evil.example/v1/responses", host=host, port=int(port)):
@@ -168,7 +175,8 @@ async def test_a_socket_with_a_foreign_host_gets_an_answer_and_not_a_crash(serve
 # ---------------------------------------------------------------- the page's own requests
 
 
-async def test_a_change_needs_the_token_that_only_our_page_can_read(server: Server):
+@pytest.mark.row("csrf")
+async def test_a_change_needs_the_token_that_only_our_page_can_read(server: Place):
     async with person(server) as somebody:
         client = somebody.client
         del client.headers["x-csrf-token"]
@@ -184,9 +192,10 @@ async def test_a_change_needs_the_token_that_only_our_page_can_read(server: Serv
     assert reading.status_code == 200
 
 
+@pytest.mark.row("csrf")
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
 async def test_a_change_from_another_origin_is_refused_even_with_the_token(
-    server: Server, origin: str
+    server: Place, origin: str
 ):
     async with person(server) as somebody:
         answer = await somebody.client.post(
@@ -196,7 +205,7 @@ async def test_a_change_from_another_origin_is_refused_even_with_the_token(
     assert (answer.status_code, sent(answer)["code"]) == (403, "origin")
 
 
-async def test_signing_in_needs_the_token_too(server: Server):
+async def test_signing_in_needs_the_token_too(server: Place):
     async with person(server) as somebody, httpx.AsyncClient(base_url=server.url) as other:
         answer = await other.post(
             "/api/login", json={"email": somebody.email, "password": PASSWORD}
@@ -206,8 +215,9 @@ async def test_signing_in_needs_the_token_too(server: Server):
     assert "set-cookie" in answer.headers, "the refusal plants the token for the next try"
 
 
+@pytest.mark.row("session cookie")
 async def test_the_session_cookie_is_for_the_server_alone_and_the_token_for_our_page(
-    server: Server,
+    server: Place,
 ):
     async with person(server) as somebody:
         answer = await somebody.client.post(
@@ -257,7 +267,7 @@ def test_an_origin_is_ours_by_exact_scheme_host_and_port(
 
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer", "Bearer wrong", "Bearer a b"])
-def test_a_bad_key_is_told_in_the_dialect(server: Server, header: str):
+def test_a_bad_key_is_told_in_the_dialect(server: Place, header: str):
     answer = httpx.get(f"{server.url}/v1/models", headers={"authorization": header})
 
     assert answer.status_code == 401
@@ -265,7 +275,7 @@ def test_a_bad_key_is_told_in_the_dialect(server: Server, header: str):
     assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
 
 
-async def test_a_cookie_does_not_open_the_dialect_nor_a_key_the_page(server: Server):
+async def test_a_cookie_does_not_open_the_dialect_nor_a_key_the_page(server: Place):
     async with person(server) as somebody:
         by_cookie = await somebody.client.get("/v1/models")
     by_key = await server.get("/api/account", authorization=f"Bearer {server.api_key}")
@@ -273,8 +283,9 @@ async def test_a_cookie_does_not_open_the_dialect_nor_a_key_the_page(server: Ser
     assert (by_cookie.status_code, by_key.status_code) == (401, 401)
 
 
+@pytest.mark.row("handshake")
 @pytest.mark.parametrize("path", ["/v1/models", "/api/account"])
-async def test_both_kinds_of_credentials_at_once_are_refused(server: Server, path: str):
+async def test_both_kinds_of_credentials_at_once_are_refused(server: Place, path: str):
     key = {"authorization": f"Bearer {server.api_key}"}
     async with person(server) as somebody:
         answer = await somebody.client.get(path, headers=key)
@@ -283,7 +294,8 @@ async def test_both_kinds_of_credentials_at_once_are_refused(server: Server, pat
     assert "two_credentials" in answer.text
 
 
-async def test_a_key_that_its_owner_ends_is_ended_at_once(server: Server):
+@pytest.mark.row("live revocation")
+async def test_a_key_that_its_owner_ends_is_ended_at_once(server: Place):
     async with person(server) as somebody:
         made = (await somebody.client.post("/api/keys", json={"name": "mine"})).json()
         key = f"Bearer {made['key']}"
@@ -297,7 +309,7 @@ async def test_a_key_that_its_owner_ends_is_ended_at_once(server: Server):
 # ---------------------------------------------------------------- the handshake of the browser's socket
 
 
-async def refusal(server: Server, path: str, headers: dict[str, str], **options: Any):
+async def refusal(server: Place, path: str, headers: dict[str, str], **options: Any):
     """The HTTP answer to a handshake that is not let in."""
     with pytest.raises(InvalidStatus) as refused:
         async with connect(server.ws_url + path, additional_headers=headers, **options):
@@ -310,11 +322,12 @@ async def refusal(server: Server, path: str, headers: dict[str, str], **options:
     )
 
 
+@pytest.mark.row("35", "handshake")
 @pytest.mark.parametrize(
     "origin", [None, "null", "http://evil.example", "http://127.0.0.1:1", "https://{host}"]
 )
 async def test_a_socket_from_a_foreign_origin_is_refused_with_a_body(
-    server: Server, origin: str | None
+    server: Place, origin: str | None
 ):
     if origin is not None:
         origin = origin.format(host=server.url.removeprefix("http://"))
@@ -326,26 +339,41 @@ async def test_a_socket_from_a_foreign_origin_is_refused_with_a_body(
     assert refused.headers["x-request-id"] == sent(refused)["request_id"]
 
 
-async def test_a_socket_without_a_login_is_401(server: Server):
+@pytest.mark.row("handshake")
+async def test_a_socket_without_a_login_is_401(server: Place):
     refused = await refusal(server, "/ws", {}, origin=server.url)
 
     assert (refused.status_code, sent(refused)["code"]) == (401, "unauthenticated")
 
 
-async def test_a_key_does_not_open_the_browsers_socket(server: Server):
+async def test_a_key_does_not_open_the_browsers_socket(server: Place):
     key = {"Authorization": f"Bearer {server.api_key}"}
 
     assert (await refusal(server, "/ws", key, origin=server.url)).status_code == 401
 
 
-async def test_a_dialect_socket_with_a_bad_key_is_401_in_the_dialect(server: Server):
+@pytest.mark.row("35", "handshake")
+async def test_a_key_opens_the_dialects_socket_from_any_origin_or_none_and_not_from_its_address(
+    server: Place,
+):
+    key = {"Authorization": f"Bearer {server.api_key}"}
+    for headers in (key, key | {"Origin": "http://evil.example"}):
+        async with connect(f"{server.ws_url}/v1/responses", additional_headers=headers):
+            pass
+    refused = await refusal(server, f"/v1/responses?key={server.api_key}", {})
+
+    assert refused.status_code == 401
+
+
+async def test_a_dialect_socket_with_a_bad_key_is_401_in_the_dialect(server: Place):
     refused = await refusal(server, "/v1/responses", {"Authorization": "Bearer wrong"})
 
     assert refused.status_code == 401
     assert sent(refused)["error"]["code"] == "invalid_api_key"
 
 
-async def test_a_user_has_so_many_sockets_and_the_next_is_told_to_wait(server: Server):
+@pytest.mark.row("counts")
+async def test_a_user_has_so_many_sockets_and_the_next_is_told_to_wait(server: Place):
     async with person(server) as somebody, contextlib.AsyncExitStack() as open_sockets:
         for _ in range(SOCKETS_PER_USER):
             await open_sockets.enter_async_context(somebody.socket())
@@ -360,6 +388,13 @@ async def test_a_user_has_so_many_sockets_and_the_next_is_told_to_wait(server: S
     assert int(refused.headers["retry-after"]) >= 1
 
 
+@pytest.mark.row("counts")
+def test_who_answers_no_ping_for_twenty_seconds_is_gone(house: Serving):
+    config = uvicorn_config(compose(house.service), house.service.settings)
+
+    assert (config.ws_ping_interval, config.ws_ping_timeout) == (20, 20)
+
+
 async def opens(somebody: Person) -> None:
     """A seat is free again as soon as the server has seen a socket close."""
     async with asyncio.timeout(10):
@@ -372,7 +407,8 @@ async def opens(somebody: Person) -> None:
 # ---------------------------------------------------------------- signing in
 
 
-async def test_a_wrong_password_and_an_unknown_address_look_the_same(server: Server):
+@pytest.mark.row("login")
+async def test_a_wrong_password_and_an_unknown_address_look_the_same(server: Place):
     async with person(server) as somebody:
         wrong = await somebody.client.post(
             "/api/login", json={"email": somebody.email, "password": "x" * 12}
@@ -385,7 +421,8 @@ async def test_a_wrong_password_and_an_unknown_address_look_the_same(server: Ser
     assert sent(wrong)["detail"] == sent(unknown)["detail"]
 
 
-async def test_guessing_a_password_is_slowed_down(server: Server):
+@pytest.mark.row("login")
+async def test_guessing_a_password_is_slowed_down(server: Place):
     async with person(server) as somebody:
         body = {"email": somebody.email, "password": "wrong password"}
         answers = [await somebody.client.post("/api/login", json=body) for _ in range(7)]
@@ -394,7 +431,8 @@ async def test_guessing_a_password_is_slowed_down(server: Server):
     assert int(answers[-1].headers["retry-after"]) >= 1
 
 
-async def test_signing_out_ends_the_login_and_not_only_the_cookie(server: Server):
+@pytest.mark.row("session cookie")
+async def test_signing_out_ends_the_login_and_not_only_the_cookie(server: Place):
     async with person(server) as somebody:
         cookie = somebody.cookie
         await somebody.client.post("/api/logout")
@@ -416,7 +454,7 @@ async def test_signing_out_ends_the_login_and_not_only_the_cookie(server: Server
     ],
 )
 async def test_a_body_that_is_wrong_is_400_and_names_the_field(
-    server: Server, body: bytes, field: str | None
+    server: Place, body: bytes, field: str | None
 ):
     async with person(server) as somebody:
         answer = await somebody.client.post(

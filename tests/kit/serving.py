@@ -20,7 +20,7 @@ from app.service import Service
 from app.settings import Settings
 from engine.api import Engine
 from tests.kit.people import QUICK
-from tests.kit.tab import Site
+from tests.kit.tab import Place, Site
 
 T = TypeVar("T")
 OpenEngine = Callable[[], Awaitable[Engine]]
@@ -40,6 +40,12 @@ class Serving:
         self.site = Site(url=f"http://127.0.0.1:{port}", ws_url=f"ws://127.0.0.1:{port}")
         self.url = f"{self.site.url}/v1"
         self.database_url = service.settings.database_url
+        self.place = Place(
+            url=self.site.url,
+            ws_url=self.site.ws_url,
+            api_key=self.key,
+            database_url=self.database_url,
+        )
         self.stop = stop
         self._loop = asyncio.get_running_loop()
 

@@ -31,7 +31,7 @@ from app.frames import (
     TurnCreate,
     Welcome,
 )
-from app.ids import ConversationId, MessageId, ResponseId
+from app.ids import ConversationId, MessageId, ResponseId, new_user_id
 from app.people.accounts import Accounts
 from tests.kit.people import quick_passwords
 from tests.kit.server import Server
@@ -50,6 +50,18 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     ws_url: str
+
+
+class Place(Site, frozen=True, kw_only=True):
+    """With what opens it: for tests that do not ask whether the server is a process of its own."""
+
+    api_key: str
+    database_url: str
+
+    async def get(self, path: str, **headers: str) -> httpx.Response:
+        """As somebody without cookies."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=60) as client:
+            return await client.get(path, headers=headers)
 
 
 class Person:
@@ -206,9 +218,11 @@ class Story:
 
 
 @contextlib.asynccontextmanager
-async def person(server: Server, role: AccountRole = AccountRole.MEMBER) -> AsyncIterator[Person]:
+async def person(
+    server: Server | Place, role: AccountRole = AccountRole.MEMBER
+) -> AsyncIterator[Person]:
     """Somebody new, signed in."""
-    email = f"person{next(_names)}@{server.folder.name}.example"
+    email = f"{new_user_id()}@example.org"
     async with accounts(server) as found:
         await found.create_user(email, "Somebody", PASSWORD, role)
     async with browser(server, email) as somebody:
@@ -232,7 +246,7 @@ async def sign_in(client: httpx.AsyncClient, email: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def accounts(server: Server) -> AsyncIterator[Accounts]:
+async def accounts(server: Server | Place) -> AsyncIterator[Accounts]:
     """The server's accounts, reached from another process as `keepwarm admin` reaches them."""
     async with contextlib.aclosing(Database(server.database_url)) as db:
         yield Accounts(db, passwords=quick_passwords())
