@@ -211,6 +211,73 @@ def test_stop_keeps_what_was_written(page: Page):
     expect(page.get_by_role("button", name="Send")).to_be_visible()
 
 
+def test_15_a_stopped_answer_is_continued(page: Page):
+    send(page, LONG)
+    wait_for_more(page, 40)
+    page.get_by_role("button", name="Stop the answer").click()
+    wait_for_end(page)
+    before = stored(page)["text"]
+
+    page.get_by_role("button", name="Continue", exact=True).click()
+    wait_for_more(page, len(before) + 20)
+    page.get_by_role("button", name="Stop the answer").click()
+    wait_for_end(page)
+
+    expect(page.locator(".answer .versions")).to_have_text("2/2")
+    assert stored(page)["text"].startswith(before)
+    assert letters(answer(page)) == letters(stored(page)["text"])
+
+
+def test_16_versions_are_made_switched_and_remembered(page: Page):
+    send(page, "Name three rivers.")
+    wait_for_end(page)
+    first = stored(page)
+
+    page.get_by_role("button", name="Answer once more").click()
+    versions = page.locator(".answer .versions")
+    expect(versions).to_have_text("2/2")
+    wait_for_end(page)
+    page.get_by_role("button", name="The version before").click()
+    expect(versions).to_have_text("1/2")
+    assert letters(answer(page)) == letters(first["text"])
+    page.reload()
+    expect(versions).to_have_text("1/2")
+    assert stored(page)["id"] == first["id"]
+
+    page.get_by_role("button", name="Edit", exact=True).click()
+    editor = page.get_by_label("Edit the message")
+    expect(editor).to_be_focused()
+    editor.fill("Name three lakes.")
+    editor.press("Enter")
+    expect(page.locator(".question .versions")).to_have_text("2/2")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    wait_for_end(page)
+    expect(page.locator(".question p")).to_have_text("Name three lakes.")
+    expect(versions).to_have_count(0)
+
+
+def test_16_a_copy_goes_its_own_way(page: Page, context: BrowserContext):
+    send(page, "Name three rivers.")
+    wait_for_end(page)
+    original, said = page.url, stored(page)["text"]
+
+    page.get_by_role("button", name="Go on from here in a new conversation").last.click()
+    page.wait_for_function("before => location.href !== before", arg=original)
+    expect(page.locator(".question")).to_have_count(1)
+    assert stored(page)["text"] == said
+    tab = context.new_page()
+    tab.goto(page.url)
+    wait_for_end(tab)
+    page.get_by_role("button", name="Delete from here on").first.click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+
+    for one in (page, tab):
+        expect(one.locator("article")).to_have_count(0)
+    page.goto(original)
+    wait_for_end(page)
+    assert stored(page)["text"] == said
+
+
 def test_a_draft_outlives_a_reload_and_an_expired_login(
     page: Page, context: BrowserContext, server: Server
 ):

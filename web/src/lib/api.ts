@@ -20,6 +20,18 @@ export interface ServerStatus {
   readonly context_tokens: number;
 }
 
+/** A turn that is stored; there is no message where an answer was asked for anew. */
+export interface Accepted {
+  readonly message: MessageView | null;
+  readonly response: ResponseView;
+}
+
+/** `leaf_id`: the branch that was seen ends there. */
+export interface Again {
+  readonly client_message_id: string;
+  readonly leaf_id: string;
+}
+
 interface Page {
   readonly items: readonly ConversationView[];
   readonly next_cursor: string | null;
@@ -43,6 +55,10 @@ export class ApiError extends Error {
   }
 }
 
+const conversationPath = (id: string): string => `/api/conversations/${encodeURIComponent(id)}`;
+const messagePath = (id: string, messageId: string): string =>
+  `${conversationPath(id)}/messages/${encodeURIComponent(messageId)}`;
+
 export const api = {
   account: () => call<Account>("GET", "/api/account"),
   login: (email: string, password: string) =>
@@ -61,18 +77,25 @@ export const api = {
   conversation: (id: string) =>
     call<{ conversation: ConversationView; messages: readonly MessageView[] }>(
       "GET",
-      `/api/conversations/${encodeURIComponent(id)}`,
+      conversationPath(id),
     ),
   rename: (id: string, title: string) =>
-    call<ConversationView>("PATCH", `/api/conversations/${encodeURIComponent(id)}`, { title }),
-  remove: (id: string) => call<null>("DELETE", `/api/conversations/${encodeURIComponent(id)}`),
+    call<ConversationView>("PATCH", conversationPath(id), { title }),
+  remove: (id: string) => call<null>("DELETE", conversationPath(id)),
 
   turn: (id: string, client_message_id: string, parent_id: string | null, text: string) =>
-    call<{ message: MessageView; response: ResponseView }>(
-      "POST",
-      `/api/conversations/${encodeURIComponent(id)}/turns`,
-      { client_message_id, parent_id, text },
-    ),
+    call<Accepted>("POST", `${conversationPath(id)}/turns`, { client_message_id, parent_id, text }),
+  edit: (id: string, messageId: string, text: string, again: Again) =>
+    call<Accepted>("POST", `${messagePath(id, messageId)}/edit`, { ...again, text }),
+  regenerate: (id: string, messageId: string, again: Again) =>
+    call<Accepted>("POST", `${messagePath(id, messageId)}/regenerate`, again),
+  goOn: (id: string, messageId: string, again: Again) =>
+    call<Accepted>("POST", `${messagePath(id, messageId)}/continue`, again),
+  choose: (id: string, message_id: string) =>
+    call<ConversationView>("PUT", `${conversationPath(id)}/leaf`, { message_id }),
+  fork: (id: string, message_id: string) =>
+    call<ConversationView>("POST", `${conversationPath(id)}/fork`, { message_id }),
+  prune: (id: string, messageId: string) => call<null>("DELETE", messagePath(id, messageId)),
   cancel: (responseId: string) =>
     call<Pick<CancelAccepted, "step">>(
       "POST",

@@ -2,10 +2,10 @@
 
 import type { MessageView, OutwardFrame, ResponseView } from "../generated/events";
 import { ApiError, api } from "./api";
-import type { Drafts } from "./drafts";
-import type { Link } from "./link";
+import { type Drafts, randomId } from "./drafts";
+import type { Link, Question } from "./link";
 import { cursors, EMPTY, leafOf, live, reduce, type Loaded, type State, textOf } from "./reduce";
-import { path } from "./tree";
+import { alternatives, path } from "./tree";
 
 /** A message on its way: shown at once, until the server says it is stored. */
 export interface Sending {
@@ -22,6 +22,8 @@ export class Conversation {
   /** How often another conversation was chosen; one that is made by sending is no other. */
   choices = $state(0);
   sending = $state.raw<Sending | null>(null);
+  /** Something else is asked for in place of a message, and not accepted yet. */
+  isBranching = $state(false);
   /** The last attempt to send or load failed; in words, until the next attempt. */
   trouble = $state.raw<ApiError | null>(null);
 
@@ -29,7 +31,10 @@ export class Conversation {
     path(this.state.messages, leafOf(this.state)),
   );
   readonly answering: ResponseView | null = $derived(live(this.state).at(-1) ?? null);
-  readonly isBusy: boolean = $derived(this.sending !== null || this.answering !== null);
+  readonly isBusy: boolean = $derived(
+    this.sending !== null || this.isBranching || this.answering !== null,
+  );
+  readonly #alternatives = $derived(alternatives(this.state.messages));
   /** The sent message, as long as it is not among the stored ones. */
   readonly pending: Sending | null = $derived(
     this.messages.some(
@@ -63,6 +68,11 @@ export class Conversation {
     return textOf(this.state, message);
   }
 
+  /** The message and what was said in its place, oldest first; empty where there is no choice. */
+  alternativesTo(message: MessageView): readonly string[] {
+    return this.#alternatives.get(message.id) ?? [];
+  }
+
   // ---------------------------------------------------------------- what the user does
 
   /** Store `text` as the next message, making the conversation first where there is none. */
@@ -94,6 +104,71 @@ export class Conversation {
     if (!response) return;
     const question = { type: "response.cancel", response_id: response.id } as const;
     await this.#link?.ask(question).catch((error: unknown) => this.#troubled(error));
+  }
+
+  /** Say `text` in the message's place. Whether the server has it; if not, `trouble` says why. */
+  async edit(message: MessageView, text: string): Promise<boolean> {
+    return this.#branch({ type: "turn.edit", text, ...this.#inPlaceOf(message) });
+  }
+
+  async regenerate(message: MessageView): Promise<void> {
+    await this.#branch({ type: "turn.regenerate", ...this.#inPlaceOf(message) });
+  }
+
+  /** Go on with an answer that was cut short. */
+  async goOn(message: MessageView): Promise<void> {
+    await this.#branch({ type: "turn.continue", ...this.#inPlaceOf(message) });
+  }
+
+  async choose(messageId: string): Promise<void> {
+    if (this.id === null) return;
+    const question = { conversation_id: this.id, message_id: messageId };
+    this.trouble = null;
+    await this.#link
+      ?.ask({ type: "leaf.choose", ...question })
+      .catch((error: unknown) => this.#troubled(error));
+  }
+
+  /** A new conversation of everything up to this message: its id, or null and `trouble`. */
+  async fork(message: MessageView): Promise<string | null> {
+    this.trouble = null;
+    try {
+      return (await api.fork(message.conversation_id, message.id)).id;
+    } catch (error) {
+      this.#troubled(error);
+      return null;
+    }
+  }
+
+  /** Delete the message and all below it. Rejects with `ApiError`. */
+  async prune(message: MessageView): Promise<void> {
+    await api.prune(message.conversation_id, message.id);
+    await this.#load(message.conversation_id);
+  }
+
+  #inPlaceOf(message: MessageView) {
+    return {
+      conversation_id: message.conversation_id,
+      client_message_id: randomId(),
+      message_id: message.id,
+      leaf_id: leafOf(this.state) ?? message.id,
+    };
+  }
+
+  async #branch(question: Question): Promise<boolean> {
+    this.isBranching = true;
+    this.trouble = null;
+    try {
+      await this.#link?.insist(question);
+      return true;
+    } catch (error) {
+      this.#troubled(error);
+      if (this.id !== null) await this.#load(this.id);
+      return false;
+    } finally {
+      this.#flush();
+      this.isBranching = false;
+    }
   }
 
   /** What may be prepared of an unsent message; while an answer is written nothing can be. */
@@ -208,6 +283,8 @@ function conversationOf(frame: OutwardFrame | Loaded): string | null {
     case "snapshot":
       return frame.response.conversation_id;
     case "event":
+    case "leaf.chosen":
+    case "messages.deleted":
       return frame.conversation_id;
     default:
       return null;

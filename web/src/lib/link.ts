@@ -10,11 +10,15 @@ import {
   type Cursor,
   type Draft,
   type InwardFrame,
+  type LeafChoose,
   type OutwardFrame,
   type Presence,
   type ResponseCancel,
   type Subscribe,
+  type TurnContinue,
   type TurnCreate,
+  type TurnEdit,
+  type TurnRegenerate,
   type Unsubscribe,
 } from "../generated/events";
 import { ApiError, api } from "./api";
@@ -26,6 +30,10 @@ export type Question =
   | Unnumbered<Subscribe>
   | Unnumbered<Unsubscribe>
   | Unnumbered<TurnCreate>
+  | Unnumbered<TurnEdit>
+  | Unnumbered<TurnRegenerate>
+  | Unnumbered<TurnContinue>
+  | Unnumbered<LeafChoose>
   | Unnumbered<ResponseCancel>;
 
 export type LinkStatus = "connecting" | "online" | "stream" | "offline" | "outdated";

@@ -59,6 +59,10 @@ export function reduce(state: State, frame: OutwardFrame | Loaded): State {
       return answering(frame.message ? added(state, frame.message) : state, frame.response);
     case "message.added":
       return added(state, frame.message);
+    case "messages.deleted":
+      return without(state, new Set(frame.message_ids));
+    case "leaf.chosen":
+      return chosen(state, frame.leaf_id);
     case "event":
       return read(state, frame);
     case "snapshot":
@@ -99,10 +103,27 @@ export function cursors(state: State): Cursor[] {
   });
 }
 
-// A response that ended stays ended, and a message that was seen stays, whichever answer is late.
+// A response that ended stays ended, and a message that came while this was on its way stays,
+// whichever answer is late. What the list lacks though it is older was deleted meanwhile.
 function loaded(state: State, { conversation, messages }: Loaded): State {
-  const start: State = { ...state, conversation };
+  const listed = new Set(messages.map(({ id }) => id));
+  const newest = Math.max(...messages.map((message) => message.created_at));
+  const gone = Object.values(state.messages)
+    .filter(({ id, created_at }) => !listed.has(id) && created_at <= newest)
+    .map(({ id }) => id);
+  const start = without({ ...state, conversation }, new Set(gone));
   return messages.reduce(added, start);
+}
+
+function without(state: State, gone: ReadonlySet<string>): State {
+  if (gone.size === 0) return state;
+  const kept = Object.entries(state.messages).filter(([id]) => !gone.has(id));
+  return { ...state, messages: Object.fromEntries(kept) };
+}
+
+function chosen(state: State, leaf_id: string): State {
+  const { conversation } = state;
+  return conversation ? { ...state, conversation: { ...conversation, leaf_id } } : state;
 }
 
 function added(state: State, message: MessageView): State {

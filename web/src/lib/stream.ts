@@ -2,7 +2,7 @@
 // Gives out the very frames that the socket would.
 
 import type { Cursor, OutwardFrame } from "../generated/events";
-import { ApiError, api, fetched } from "./api";
+import { type Accepted, type Again, ApiError, api, fetched } from "./api";
 import type { Question } from "./link";
 
 export class Stream {
@@ -15,13 +15,19 @@ export class Stream {
 
   async ask(question: Question): Promise<OutwardFrame> {
     const request_id = "";
+    if ("client_message_id" in question) {
+      return this.#accepted(question.conversation_id, await turn(question));
+    }
     switch (question.type) {
-      case "turn.create": {
-        const { conversation_id, client_message_id, parent_id, text } = question;
-        const accepted = await api.turn(conversation_id, client_message_id, parent_id, text);
-        this.#follow({ response_id: accepted.response.id, after: -1, epoch: "" });
-        void this.#look(conversation_id);
-        return { type: "turn.accepted", request_id, ...accepted };
+      case "leaf.choose": {
+        const { conversation_id, message_id } = question;
+        const { leaf_id } = await api.choose(conversation_id, message_id);
+        return {
+          type: "leaf.chosen",
+          request_id,
+          conversation_id,
+          leaf_id: leaf_id ?? message_id,
+        };
       }
       case "response.cancel": {
         const { response_id } = question;
@@ -36,6 +42,12 @@ export class Stream {
         this.close();
         return { ...question, type: "unsubscribed", request_id };
     }
+  }
+
+  #accepted(conversationId: string, accepted: Accepted): OutwardFrame {
+    this.#follow({ response_id: accepted.response.id, after: -1, epoch: "" });
+    void this.#look(conversationId);
+    return { type: "turn.accepted", request_id: "", ...accepted };
   }
 
   /** What the socket would say of a conversation by itself: its new title, its new leaf. */
@@ -78,6 +90,24 @@ export class Stream {
     }
   }
 }
+
+type Turn = Extract<Question, { client_message_id: string }>;
+
+function turn(question: Turn): Promise<Accepted> {
+  const { conversation_id: id, client_message_id } = question;
+  switch (question.type) {
+    case "turn.create":
+      return api.turn(id, client_message_id, question.parent_id, question.text);
+    case "turn.edit":
+      return api.edit(id, question.message_id, question.text, again(question));
+    case "turn.regenerate":
+      return api.regenerate(id, question.message_id, again(question));
+    case "turn.continue":
+      return api.goOn(id, question.message_id, again(question));
+  }
+}
+
+const again = ({ client_message_id, leaf_id }: Again): Again => ({ client_message_id, leaf_id });
 
 /** Feed it pieces of an event stream; it gives the data of every event that is complete. */
 export function splitter(): (piece: string) => string[] {

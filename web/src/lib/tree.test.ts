@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 
 import type { MessageView } from "../generated/events";
-import { children, path, siblings, tip } from "./tree";
+import { alternatives, children, path, tip } from "./tree";
 
 function message(index: number, parent: number | null): MessageView {
   return {
@@ -35,9 +35,9 @@ describe("the tree", () => {
       fc.property(trees, ([messages, shuffled]) => {
         for (const { id: leaf } of messages) {
           expect(path(stored(shuffled), leaf)).toEqual(path(stored(messages), leaf));
-          expect(siblings(stored(shuffled), leaf)).toEqual(siblings(stored(messages), leaf));
           expect(tip(stored(shuffled), leaf)).toBe(tip(stored(messages), leaf));
         }
+        expect(alternatives(stored(shuffled))).toEqual(alternatives(stored(messages)));
       }),
     );
   });
@@ -51,6 +51,19 @@ describe("the tree", () => {
           expect(found[0]?.parent_id).toBeNull();
           expect(found.at(-1)?.id).toBe(leaf);
           found.slice(1).forEach((one, i) => expect(one.parent_id).toBe(found[i]?.id));
+        }
+      }),
+    );
+  });
+
+  it("names the alternatives of a message where there are any, itself among them", () => {
+    fc.assert(
+      fc.property(trees, ([, messages]) => {
+        const found = alternatives(stored(messages));
+        for (const { id, parent_id } of messages) {
+          const beside = children(stored(messages), parent_id).map((one) => one.id);
+
+          expect(found.get(id) ?? [id]).toEqual(beside);
         }
       }),
     );

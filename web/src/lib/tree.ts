@@ -26,10 +26,19 @@ export function children(messages: Messages, parentId: string | null): MessageVi
     .sort(byAge);
 }
 
-/** The message itself and its alternatives, oldest first. */
-export function siblings(messages: Messages, id: string): MessageView[] {
-  const message = messages[id];
-  return message ? children(messages, message.parent_id) : [];
+/** For each message that has alternatives, these and itself, oldest first. */
+export function alternatives(messages: Messages): ReadonlyMap<string, readonly string[]> {
+  const found = new Map<string, string[]>();
+  const beside = new Map<string | null, string[]>();
+  for (const { id, parent_id } of Object.values(messages).sort(byAge)) {
+    const ids = beside.get(parent_id) ?? [];
+    beside.set(parent_id, ids);
+    ids.push(id);
+  }
+  for (const ids of beside.values()) {
+    if (ids.length > 1) for (const id of ids) found.set(id, ids);
+  }
+  return found;
 }
 
 /** From a leaf pointer down to the newest end of its branch: an answer may have begun below it. */
