@@ -18,10 +18,19 @@ from app.ids import KeyId
 if TYPE_CHECKING:
     from app.db.base import Database
     from app.people.accounts import AccountView
+    from app.people.groups import GroupView
 
 LONGEST_KEY_DAYS = 3660
 ROLES = ("admin", "member", "auditor")
 SCOPES = ("read", "write", "figures")
+QUOTAS = (
+    "requests_per_day",
+    "tokens_per_day",
+    "generations",
+    "sockets",
+    "stored_bytes",
+    "kept_warm_bytes",
+)
 
 
 class People:
@@ -29,8 +38,12 @@ class People:
 
     def __init__(self, db: "Database") -> None:
         from app.people.accounts import Accounts
+        from app.people.groups import Groups
         from app.people.keys import Keys
+        from app.people.quotas import Quotas
 
+        self.groups = Groups(db)
+        self.quotas = Quotas(db)
         self.accounts = Accounts(db)
         self.keys = Keys(db, self.accounts)
 
@@ -44,6 +57,13 @@ class People:
             if account.role is AccountRole.ADMIN:
                 return account
         raise NotFound("There is no administrator yet: keepwarm admin user create EMAIL --admin")
+
+    async def group(self, name: str) -> "GroupView":
+        """Raises `NotFound`."""
+        for group in await self.groups.list():
+            if group.name == name:
+                return group
+        raise NotFound(f"There is no group {name!r}.")
 
 
 @contextlib.asynccontextmanager
@@ -261,5 +281,90 @@ def revoke_key(key_id: str, email: str | None) -> None:
         async with people() as found:
             await found.keys.revoke((await found.owner(email)).id, KeyId(key_id))
         click.echo("The key is revoked.")
+
+    run(work())
+
+
+# ---------------------------------------------------------------- quotas
+
+
+@admin.group()
+def quota() -> None:
+    """How much a user, or each member of a group, may use."""
+
+
+def subject(command: Callable[..., None]) -> Callable[..., None]:
+    """Options of a command about one user or one group."""
+    command = click.option("--email", default=None, help="Of this user.")(command)
+    return click.option("--group", default=None, help="Of each member of this group.")(command)
+
+
+def one_of(email: str | None, group: str | None) -> None:
+    if (email is None) is (group is None):
+        raise click.UsageError("Name a user (--email) or a group (--group).")
+
+
+@quota.command("set")
+@click.argument("kind", type=click.Choice(QUOTAS))
+@click.argument("allowed", metavar="NUMBER|none")
+@subject
+def set_quota(kind: str, allowed: str, email: str | None, group: str | None) -> None:
+    """Allow so much; `none` is no limit."""
+    from app.db.types import QuotaKind
+
+    one_of(email, group)
+    if not (allowed == "none" or allowed.isdecimal()):
+        raise click.UsageError("Say a number, or `none`.")
+    most = None if allowed == "none" else int(allowed)
+
+    async def work() -> None:
+        async with people() as found:
+            if email is not None:
+                user = await found.accounts.find(email)
+                await found.quotas.set_for_user(user.id, QuotaKind(kind), most)
+            else:
+                known = await found.group(group or "")
+                await found.quotas.set_for_group(known.id, QuotaKind(kind), most)
+        click.echo(f"{kind} of {email or group}: {allowed}")
+
+    run(work())
+
+
+@quota.command("lift")
+@click.argument("kind", type=click.Choice(QUOTAS))
+@subject
+def lift_quota(kind: str, email: str | None, group: str | None) -> None:
+    """Take back what was set: groups, or the settings, decide again."""
+    from app.db.types import QuotaKind
+
+    one_of(email, group)
+
+    async def work() -> None:
+        async with people() as found:
+            if email is not None:
+                user = await found.accounts.find(email)
+                await found.quotas.lift_for_user(user.id, QuotaKind(kind))
+            else:
+                known = await found.group(group or "")
+                await found.quotas.lift_for_group(known.id, QuotaKind(kind))
+        click.echo(f"{kind} of {email or group} is lifted.")
+
+    run(work())
+
+
+@quota.command("list")
+@subject
+def list_quotas(email: str | None, group: str | None) -> None:
+    """Show what was set."""
+    one_of(email, group)
+
+    async def work() -> None:
+        async with people() as found:
+            if email is not None:
+                known = await found.quotas.of_user((await found.accounts.find(email)).id)
+            else:
+                known = await found.quotas.of_group((await found.group(group or "")).id)
+        for one in known:
+            click.echo(f"{one.kind}  {'none' if one.allowed is None else one.allowed}")
 
     run(work())

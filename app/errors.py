@@ -9,6 +9,7 @@ AppError
 ├── Conflict            409  a turn is running, or the id is taken; not worth an automatic retry
 │   └── ParentMoved       409  the conversation went on elsewhere; carries its leaf
 ├── TooMany             429  sockets, turns, log-in attempts; carries retry_after_s
+│   └── QuotaExceeded     429  carries the quota, its limit and when it begins anew
 └── Unavailable         503  the engine is away or the server is stopping; carries retry_after_s
 
 Only `routes.problems` turns these into bodies and close codes.
@@ -83,6 +84,24 @@ class ParentMoved(Conflict):
 class TooMany(AppError):
     code = "rate_limit_exceeded"
     status = 429
+
+
+class QuotaExceeded(TooMany):
+    code = "quota_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        quota: str,
+        limit: int,
+        resets_at: float | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.quota = quota
+        self.limit = limit
+        self.resets_at = resets_at
 
 
 class Unavailable(AppError):

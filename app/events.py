@@ -28,6 +28,15 @@ class ResponseStatus(enum.StrEnum):
         return self not in (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 
 
+class QuotaFault(msgspec.Struct, frozen=True, kw_only=True):
+    """The quota that was used up."""
+
+    kind: str
+    limit: int
+    resets_at: float | None
+    """When it begins anew; None for what does not by itself."""
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """An error as a client sees it."""
 
@@ -35,6 +44,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     field: str | None = None
     retry_after_s: float | None = None
+    quota: QuotaFault | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

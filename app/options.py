@@ -133,6 +133,67 @@ PinnedSharePerUser = Annotated[
         le=1,
     ),
 ]
+RequestsPerDay = Annotated[
+    int,
+    about(
+        "How many turns a user may ask for on a day of UTC. This and what follows hold where "
+        "nothing else is said of the user or their groups (docs/quotas.md).",
+        fix="use a positive number",
+        default="no limit",
+        ge=1,
+    ),
+]
+TokensPerDay = Annotated[
+    int,
+    about(
+        "How many tokens may be computed and generated for a user on a day of UTC.",
+        fix="use a positive number",
+        default="no limit",
+        ge=1,
+    ),
+]
+GenerationsPerUser = Annotated[
+    int,
+    about(
+        "How many answers may be written for one user at once.",
+        fix="use a positive number",
+        default="no limit",
+        ge=1,
+    ),
+]
+SocketsPerUser = Annotated[
+    int,
+    about("How many sockets one user may have open.", fix="use a positive number", ge=1),
+]
+StoredPerUser = Annotated[
+    int,
+    about(
+        "How much text one user may have stored.",
+        fix="use a size such as 512MiB",
+        unit="bytes, or with KiB, MiB or GiB",
+        default="no limit",
+        ge=1,
+    ),
+]
+KeptWarmPerUser = Annotated[
+    int,
+    about(
+        "How much KV one user may choose to keep warm.",
+        fix="use 0 for none, or a size such as 512MiB",
+        unit="bytes, or with KiB, MiB or GiB",
+        default="no limit",
+        ge=0,
+    ),
+]
+SocketsPerAddress = Annotated[
+    int,
+    about(
+        "How many sockets may be open from one address; behind a proxy that is not trusted all "
+        "visitors have one.",
+        fix="use a positive number",
+        ge=1,
+    ),
+]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
     about("Number format of weights and cache.", fix="use auto, float32 or bfloat16"),

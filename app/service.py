@@ -26,12 +26,15 @@ from app.chat.versions import Versions
 from app.chat.warming import Warming
 from app.db.base import Database
 from app.db.revisions import check_revision
+from app.db.types import QuotaKind
 from app.people.accounts import Accounts
 from app.people.groups import Groups
 from app.people.invitations import Invitations
 from app.people.keys import Keys
 from app.people.logins import Logins
+from app.people.quotas import Defaults, Quotas
 from app.people.rights import Rights
+from app.people.usage import Usage
 from app.routes.gate import Gate
 from app.settings import Settings
 from engine.api import Engine
@@ -54,20 +57,22 @@ class Service:
         self.keys = Keys(self.db, self.accounts)
         self.hub = Hub()
         self.logs = EventLogs()
-        self.conversations = Conversations(self.db, self.hub)
-        self.library = Library(self.db)
+        self.quotas = Quotas(self.db, default_quotas(settings))
+        self.usage = Usage(self.db, self.quotas)
+        self.conversations = Conversations(self.db, self.hub, self.usage)
+        self.library = Library(self.db, self.usage)
         self.versions = Versions(self.db)
         self.search = Search(self.db)
         self.apart = Apart()
         self.extraction = Extraction(self.apart)
         self.export = Export(self.db)
-        self.imports = Imports(self.db, self.hub, self.apart)
-        self.supervisor = Supervisor(self.db, engine, self.logs, self.hub)
+        self.imports = Imports(self.db, self.hub, self.apart, self.usage)
+        self.supervisor = Supervisor(self.db, engine, self.logs, self.hub, usage=self.usage)
         self.departures = Departures(self.db, self.supervisor)
         self.heads = self.supervisor.heads
         self.warming = Warming(self.db, engine, self.library, self.heads)
         self.rights = Rights(self.accounts.revocations, self.logins, self.keys)
-        self.gate = Gate(settings, self.logins, self.keys, self.rights)
+        self.gate = Gate(settings, self.logins, self.keys, self.rights, usage=self.usage)
 
     @contextlib.asynccontextmanager
     async def running(self, _: Litestar) -> AsyncIterator[None]:
@@ -114,6 +119,18 @@ class Service:
     def dependencies(self) -> dict[str, Provide]:
         """What a handler gets by naming it."""
         return {name: _always(part) for name, part in vars(self).items()}
+
+
+def default_quotas(settings: Settings) -> Defaults:
+    """What holds for everybody of whom nothing else is said."""
+    return {
+        QuotaKind.REQUESTS: settings.requests_per_day,
+        QuotaKind.TOKENS: settings.tokens_per_day,
+        QuotaKind.GENERATIONS: settings.generations_per_user,
+        QuotaKind.SOCKETS: settings.sockets_per_user,
+        QuotaKind.STORED: settings.stored_per_user_bytes,
+        QuotaKind.KEPT_WARM: settings.kept_warm_per_user_bytes,
+    }
 
 
 def _always(part: object) -> Provide:

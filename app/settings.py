@@ -24,7 +24,9 @@ from app.options import (
     Deterministic,
     Dtype,
     EnginePlace,
+    GenerationsPerUser,
     Host,
+    KeptWarmPerUser,
     Kernels,
     KvMemory,
     Model,
@@ -37,8 +39,13 @@ from app.options import (
     PrefixIndex,
     Proxies,
     PublicUrl,
+    RequestsPerDay,
     Retention,
+    SocketsPerAddress,
+    SocketsPerUser,
+    StoredPerUser,
     Threads,
+    TokensPerDay,
     TracesUrl,
     Weights,
 )
@@ -78,6 +85,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     admin_email: AdminEmail | None = None
     admin_password: AdminPassword | None = None
     api_key: OwnApiKey | None = None
+    requests_per_day: RequestsPerDay | None = None
+    tokens_per_day: TokensPerDay | None = None
+    generations_per_user: GenerationsPerUser | None = None
+    sockets_per_user: SocketsPerUser = 32
+    stored_per_user_bytes: StoredPerUser | None = None
+    kept_warm_per_user_bytes: KeptWarmPerUser | None = None
+    sockets_per_address: SocketsPerAddress = 512
     traces_url: TracesUrl | None = None
 
     def __post_init__(self) -> None:
@@ -236,6 +250,8 @@ _READERS: dict[str, Callable[[str], object]] = {
     "kv_memory_bytes": _read_bytes,
     "park_memory_bytes": _read_bytes,
     "park_disk_bytes": _read_bytes,
+    "stored_per_user_bytes": _read_bytes,
+    "kept_warm_per_user_bytes": _read_bytes,
     "public_url": _read_url,
     "data_dir": _read_folder,
 }

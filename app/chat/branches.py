@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.chat import rows, search, tree
+from app.chat import rows, search, sizes, tree
 from app.chat.hub import Hub
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
@@ -26,6 +26,7 @@ from app.ids import (
     new_message_id,
     new_response_id,
 )
+from app.people.usage import Usage, correct
 
 
 class Step(NamedTuple):
@@ -38,9 +39,10 @@ class Step(NamedTuple):
 class Branches:
     """One user's branches at a time, in the database."""
 
-    def __init__(self, db: Database, hub: Hub) -> None:
+    def __init__(self, db: Database, hub: Hub, usage: Usage) -> None:
         self._db = db
         self._hub = hub
+        self._usage = usage
 
     async def choose(
         self, user_id: UserId, conversation_id: ConversationId, message_id: MessageId
@@ -59,8 +61,9 @@ class Branches:
         """A new conversation that begins with everything up to this message. Raises `NotFound`.
 
         It has the very ids, so that it shares the KV of what it shares. Raises `Conflict` where the
-        answer is still being written.
+        answer is still being written, and `TooMany`.
         """
+        self._usage.begins(user_id)
         async with self._db.begin() as session:
             row = await _locked(session, user_id, conversation_id)
             steps = await _steps(session, conversation_id)
@@ -73,6 +76,8 @@ class Branches:
             session.add(copy)
             await session.flush()
             copy.leaf_id = await _copy_path(session, path, copy.id)
+            copy.stored_bytes = await sizes.of_conversation(session, copy.id)
+            await self._usage.store(session, user_id, copy.stored_bytes)
         return self._changed(user_id, copy)
 
     async def prune(
@@ -96,6 +101,10 @@ class Branches:
             walk = select(Message.id).where(Message.id == message_id).cte("walk", recursive=True)
             children = select(Message.id).join(walk, Message.parent_id == walk.c.id)
             walk = walk.union_all(children)
+            freed = await sizes.of_messages(session, select(walk.c.id))
+            row.stored_bytes -= freed
+            await session.flush()
+            await correct(session, user_id, -freed)
             await session.execute(delete(Message).where(Message.id.in_(select(walk.c.id))))
         self._changed(user_id, row)
         ids = tuple(sorted(gone))

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 from sqlalchemy import ColumnElement, Select, delete, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat import heads, rows
 from app.chat.hub import Hub
@@ -24,6 +25,7 @@ from app.errors import InvalidRequest, NotFound
 from app.events import ConversationView, MessageView
 from app.frames import ConversationChanged, ConversationDeleted
 from app.ids import ConversationId, DocumentId, PersonaId, UserId, new_conversation_id
+from app.people.usage import Usage, correct
 from engine.api import Role
 
 _PLACE = re.compile(r"(?P<moment>[0-9T:.-]+\+00:00) (?P<last_id>conv_[0-9a-z]+)")
@@ -59,9 +61,10 @@ class ConversationPage(msgspec.Struct, frozen=True, kw_only=True):
 class Conversations:
     """One user's conversations at a time, in the database."""
 
-    def __init__(self, db: Database, hub: Hub) -> None:
+    def __init__(self, db: Database, hub: Hub, usage: Usage) -> None:
         self._db = db
         self._hub = hub
+        self._usage = usage
 
     async def create(
         self,
@@ -71,10 +74,13 @@ class Conversations:
         *,
         conversation_id: ConversationId | None = None,
     ) -> ConversationView:
-        """An empty conversation; its title comes with the first message. Raises `NotFound`.
+        """An empty conversation; its title comes with the first message.
+
+        Raises `NotFound` and `TooMany`.
 
         `conversation_id` is one that was made for it, and that nobody else was told.
         """
+        self._usage.begins(user_id)
         async with self._db.begin() as session:
             reads = await heads.newest(session, readable(user_id), persona_id, document_ids)
             made_id = conversation_id or new_conversation_id()
@@ -136,12 +142,22 @@ class Conversations:
         )
 
     async def change(
-        self, user_id: UserId, conversation_id: ConversationId, changes: Changes
+        self,
+        user_id: UserId,
+        conversation_id: ConversationId,
+        changes: Changes,
+        *,
+        kv_bytes_per_token: int = 0,
     ) -> ConversationView:
-        """Raises `NotFound`, and `InvalidRequest` for an empty or over-long title."""
+        """Raises `NotFound`, `InvalidRequest` for an empty or over-long title, `TooMany`.
+
+        `kv_bytes_per_token` is needed for what is to be kept warm.
+        """
         title = None if changes.title is None else " ".join(changes.title.split())
         if title is not None and not 1 <= len(title) <= LONGEST_TITLE:
             raise InvalidRequest(f"A title has 1 to {LONGEST_TITLE} characters.", field="title")
+        if changes.kept_warm:
+            self._usage.pins(user_id)
         now = utc_now()
         async with self._db.begin() as session:
             row = _found(await session.scalar(_owned(user_id, conversation_id).with_for_update()))
@@ -153,6 +169,10 @@ class Conversations:
                 row.pinned_at = now if changes.pinned else None
             if changes.kept_warm is not None:
                 row.kept_warm = changes.kept_warm
+            if changes.kept_warm:
+                await session.flush()
+                tokens = await _kept_tokens(session, user_id)
+                await self._usage.check_kept(session, user_id, tokens * kv_bytes_per_token)
         return self._changed(user_id, row)
 
     async def kept_warm(self) -> Sequence[tuple[UserId, ConversationId]]:
@@ -188,13 +208,14 @@ class Conversations:
     async def delete(self, user_id: UserId, conversation_id: ConversationId) -> None:
         """Raises `NotFound`. What runs in it is stopped by `Supervisor.delete_conversation`."""
         async with self._db.begin() as session:
-            gone = await session.scalar(
+            freed = await session.scalar(
                 delete(Conversation)
                 .where(Conversation.user_id == user_id, Conversation.id == conversation_id)
-                .returning(Conversation.id)
+                .returning(Conversation.stored_bytes)
             )
-            if gone is None:
+            if freed is None:
                 raise NotFound("There is no such conversation.", field="conversation_id")
+            await correct(session, user_id, -freed)
         self._hub.publish(user_id, ConversationDeleted(conversation_id=conversation_id))
 
     def _changed(self, user_id: UserId, row: Conversation) -> ConversationView:
@@ -207,6 +228,15 @@ def _owned(user_id: UserId, conversation_id: ConversationId) -> Select[Conversat
     return select(Conversation).where(
         Conversation.user_id == user_id, Conversation.id == conversation_id
     )
+
+
+async def _kept_tokens(session: AsyncSession, user_id: UserId) -> int:
+    """How long the shown branches of what a user keeps warm are, as far as they were computed."""
+    query = select(Response.usage).join(Conversation, Conversation.leaf_id == Response.message_id)
+    found = await session.scalars(
+        query.where(Conversation.user_id == user_id, Conversation.kept_warm)
+    )
+    return sum(used.input_tokens + used.output_tokens for used in found if used is not None)
 
 
 def _on(shelf: Shelf) -> tuple[ColumnElement[bool], ...]:

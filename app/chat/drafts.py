@@ -29,6 +29,7 @@ from app.chat.liveness import session_of
 from app.chat.prompt import Prompt, Wanted
 from app.errors import AppError
 from app.ids import ConversationId, UserId, new_conversation_id
+from app.people.usage import Usage
 from engine.api import (
     Engine,
     Finished,
@@ -106,9 +107,10 @@ class _Line:
 class Drafts:
     """One per server. Only `forget` waits for anything."""
 
-    def __init__(self, engine: Engine, intake: Intake) -> None:
+    def __init__(self, engine: Engine, intake: Intake, usage: Usage) -> None:
         self._engine = engine
         self._intake = intake
+        self._usage = usage
         self._lines: dict[_Key, _Line] = {}
         self._unnamed: dict[_Key, Typist] = {}
         """Sessions of conversations that are not made yet: of each socket one, once it is used."""
@@ -229,7 +231,7 @@ class Drafts:
     async def _prefill(self, key: _Key, line: _Line, request: TurnRequest) -> None:
         try:
             job = await self._job(key, request)
-            if job is not None:
+            if job is not None and await self._usage.may_draft(key.user_id):
                 async with self._seats:
                     if line.waiting is None and self._may_spend(key.user_id):
                         await self._compute(key.user_id, line, job)
@@ -253,6 +255,7 @@ class Drafts:
         finally:
             line.job_id = None
             self._spend(user_id, owed)
+            self._usage.drafted(user_id, owed)
 
     # ------------------------------------------------------------ from text to a job
 

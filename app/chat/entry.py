@@ -11,7 +11,7 @@ from app.chat.ledger import Act, Asked, Branch, Entry, Node, StoredResponse
 from app.chat.prompt import Prompt
 from app.chat.recall import path_digest
 from app.chat.rows import seconds
-from app.db.types import Origin, utc_now
+from app.db.types import Origin, text_bytes, utc_now
 from app.events import ResponseStatus, ResponseView
 from app.ids import (
     ConversationId,
@@ -23,6 +23,7 @@ from app.ids import (
     new_message_id,
     new_response_id,
 )
+from app.people.usage import Ask
 from engine.api import (
     Job,
     JobId,
@@ -254,6 +255,21 @@ def _title(messages: tuple[Message, ...]) -> str:
         return line
     cut = line[: TITLE_CHARACTERS - 1]
     return f"{cut.rsplit(' ', 1)[0] if ' ' in cut[30:] else cut}…"
+
+
+def make_ask(entry: Entry, request: TurnRequest, prompt: Prompt, key_id: str) -> Ask:
+    """What the turn asks of its user's quotas. An answer without a limit is not held."""
+    response = entry.response
+    most = request.limits.max_output_tokens if request.generate else 0
+    said = sum(text_bytes(node.text) for node in entry.inputs)
+    return Ask(
+        response_id=response.view.id,
+        user_id=response.user_id,
+        key_id=key_id,
+        model=response.view.model,
+        held_tokens=len(prompt.token_ids) + (most or 0),
+        stored_bytes=said + text_bytes(response.instructions) if request.store else 0,
+    )
 
 
 def make_job(entry: Entry, request: TurnRequest, prompt: Prompt) -> Job:

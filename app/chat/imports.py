@@ -17,7 +17,7 @@ import msgspec
 from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.chat import heads, rows, search
+from app.chat import heads, rows, search, sizes
 from app.chat.apart import Apart
 from app.chat.archive import SavedConversation, SavedMessage, SavedReading, SavedResponse
 from app.chat.hub import Hub
@@ -37,6 +37,7 @@ from app.ids import (
     new_message_id,
     new_response_id,
 )
+from app.people.usage import Usage, correct
 
 _decode = msgspec.json.Decoder(SavedConversation).decode
 
@@ -51,13 +52,17 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imports:
-    def __init__(self, db: Database, hub: Hub, apart: Apart) -> None:
+    def __init__(self, db: Database, hub: Hub, apart: Apart, usage: Usage) -> None:
         self._db = db
         self._hub = hub
+        self._usage = usage
         self._apart = apart
 
     async def take(self, user_id: UserId, data: bytes) -> Imported:
-        """Store what a file holds. Raises `InvalidRequest` and `TooMany`; then nothing is stored."""
+        """Store what a file holds. Raises `InvalidRequest` and `TooMany`; then nothing is stored.
+
+        A quota that is used up on the way is such a `TooMany`.
+        """
         found = [_decode(item) async for item in self._apart.items("conversations", data)]
         made: list[ConversationView] = []
         moved = 0
@@ -67,7 +72,7 @@ class Imports:
                 made.append(view)
                 moved += is_moved
         except BaseException:
-            await self._undo(made)
+            await self._undo(user_id, made)
             raise
         for view in made:
             self._hub.publish(user_id, ConversationChanged(conversation=view))
@@ -106,13 +111,16 @@ class Imports:
             )
             await session.flush()
             await search.index(session, new_ids.values())
+            row.stored_bytes = await sizes.of_conversation(session, row.id)
+            await self._usage.store(session, user_id, row.stored_bytes)
             wanted = saved.reads[0].id if saved.reads else None
             return rows.conversation_view(row), wanted not in (None, row.persona_id)
 
-    async def _undo(self, made: Sequence[ConversationView]) -> None:
+    async def _undo(self, user_id: UserId, made: Sequence[ConversationView]) -> None:
         async with self._db.begin() as session:
-            for one in made:
-                await session.execute(delete(Conversation).where(Conversation.id == one.id))
+            gone = delete(Conversation).where(Conversation.id.in_([one.id for one in made]))
+            freed = await session.scalars(gone.returning(Conversation.stored_bytes))
+            await correct(session, user_id, -sum(freed))
 
 
 async def _permitted(

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from app.chat.entry import Considered, TurnRequest, make_entry, make_job
+from app.chat.entry import Considered, TurnRequest, make_ask, make_entry, make_job
 from app.chat.heads import Heads
 from app.chat.ledger import Acceptance, Branch, Entry, Ledger, Node, Place
 from app.chat.memory import MemoryLedger
@@ -30,6 +30,7 @@ from app.chat.recall import Recall
 from app.chat.stored import StoredLedger
 from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from app.ids import ResponseId, UserId, new_conversation_id
+from app.people.usage import Ask
 from engine.api import Engine, Job, ModelCard, Rendered, Role
 from engine.errors import EngineError, Refused
 
@@ -41,6 +42,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that may be stored: what, where, and the job that is to answer it."""
 
     entry: Entry
+    ask: Ask
     job: Job
     ledger: Ledger
 
@@ -58,7 +60,9 @@ class Intake:
         self._recall = Recall(self._memory, self._stored)
         self.prompts = Prompts(engine)
 
-    async def prepare(self, user_id: UserId, request: TurnRequest) -> Prepared | Acceptance:
+    async def prepare(
+        self, user_id: UserId, request: TurnRequest, key_id: str
+    ) -> Prepared | Acceptance:
         """Everything but the storing; an `Acceptance` is that of the same message sent before.
 
         Raises `NotFound`, `Conflict`, `ParentMoved`, `InvalidRequest`, `PromptTooLong` and
@@ -88,7 +92,12 @@ class Intake:
         )
         entry = make_entry(considered)
         ledger: Ledger = self._stored if request.store else self._memory
-        return Prepared(entry=entry, job=make_job(entry, request, prompt), ledger=ledger)
+        return Prepared(
+            entry=entry,
+            ask=make_ask(entry, request, prompt, key_id),
+            job=make_job(entry, request, prompt),
+            ledger=ledger,
+        )
 
     async def wanted(
         self, user_id: UserId, request: TurnRequest

@@ -15,6 +15,7 @@ import msgspec
 from app.db.types import Origin, VersionRef
 from app.events import ConversationView, MessageView, ResponseView
 from app.ids import ConversationId, MessageId, ResponseId, UserId
+from app.people.usage import Ask, Cost
 from engine.api import Limits, Role, Sampling, Seam
 
 
@@ -230,6 +231,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.input_ids if self.reply_id is None else (*self.input_ids, self.reply_id)
 
 
+def cost_of(outcome: Outcome) -> Cost:
+    """What it is counted as; an answer that the engine lost costs nothing."""
+    used = outcome.view.usage
+    if used is None:
+        return Cost()
+    return Cost(
+        computed_tokens=used.input_tokens - used.cached_tokens,
+        cached_tokens=used.cached_tokens,
+        output_tokens=used.output_tokens,
+    )
+
+
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
     """A response that was deleted."""
 
@@ -244,10 +257,11 @@ class Ledger(Protocol):
         """The branch that ends with this response; None when there is no such response."""
         ...
 
-    async def accept(self, entry: Entry) -> Acceptance:
+    async def accept(self, entry: Entry, ask: Ask) -> Acceptance:
         """Store a turn whole, or find what the same `client_message_id` stored before.
 
-        Raises `NotFound`, `ParentMoved` and `Conflict` ("turn_in_progress"); then nothing is kept.
+        Raises `NotFound`, `ParentMoved`, `Conflict` ("turn_in_progress") and `QuotaExceeded`; then
+        nothing is kept.
         """
         ...
 

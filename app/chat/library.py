@@ -25,10 +25,11 @@ from app.db.models import (
     LibraryVersion,
     User,
 )
-from app.db.types import ItemKind, Visibility, utc_now
+from app.db.types import ItemKind, Visibility, text_bytes, utc_now
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.ids import DocumentId, GroupId, ItemId, PersonaId, UserId, new_document_id, new_persona_id
 from app.people.accounts import normal_email
+from app.people.usage import Usage
 from engine.api import Message, Role
 
 OWN_ITEMS = 200
@@ -103,8 +104,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 class Library:
     """Personas and documents for one user at a time. `changed` is set by whatever changes one."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, usage: Usage) -> None:
         self._db = db
+        self._usage = usage
         self.changed = asyncio.Event()
 
     async def ensure_default(self) -> None:
@@ -148,12 +150,17 @@ class Library:
             return await _item(session, user_id, kind, item_id)
 
     async def create(self, user_id: UserId, kind: ItemKind, says: Text, access: Access) -> Item:
-        """Raises `InvalidRequest`, `NotFound`, `Conflict`, and `Forbidden` for who may not publish."""
+        """For oneself, or published for others.
+
+        Raises `InvalidRequest`, `NotFound`, `Conflict`, `QuotaExceeded`, and `Forbidden` for who may
+        not publish.
+        """
         own = access.visibility is Visibility.OWNER
         async with self._db.begin() as session:
             await _check_documents(session, user_id, says)
             if own:
                 await _check_room(session, user_id, kind)
+                await self._usage.store(session, user_id, _bytes_of(says))
             elif not await session.scalar(select(is_admin(user_id))):
                 raise Forbidden("Only an administrator publishes for others.", field="visibility")
             item_id: ItemId = new_persona_id() if kind is ItemKind.PERSONA else new_document_id()
@@ -174,6 +181,8 @@ class Library:
         async with self._db.begin() as session:
             item = await _edited(session, user_id, kind, item_id)
             await _check_documents(session, user_id, says)
+            if item.owner_id is not None:
+                await self._usage.store(session, item.owner_id, _bytes_of(says))
             item.newest += 1
             _add_version(session, item, says)
             await session.flush()
@@ -278,6 +287,10 @@ def _said(version: LibraryVersion) -> Text:
         examples=version.examples,
         document_ids=version.document_ids,
     )
+
+
+def _bytes_of(says: Text) -> int:
+    return text_bytes(says.text) + sum(text_bytes(one.text) for one in says.examples)
 
 
 def _new_item(

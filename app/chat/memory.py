@@ -20,10 +20,12 @@ from app.chat.ledger import (
     Outcome,
     Removed,
     StoredResponse,
+    cost_of,
 )
 from app.db.types import VersionRef
 from app.events import MessageView
 from app.ids import ConversationId, ResponseId, UserId
+from app.people.usage import Ask, Usage
 
 KEPT_RESPONSES = 4_096
 """Ended responses that are remembered, of all users together."""
@@ -64,7 +66,8 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryLedger:
     """Keeps turns until others push them out; see `Ledger`."""
 
-    def __init__(self) -> None:
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
         self._live: dict[ResponseId, Remembered] = {}
         self._kept: OrderedDict[ResponseId, Remembered] = OrderedDict()
         self._by_digest: dict[bytes, ResponseId] = {}
@@ -85,7 +88,8 @@ class MemoryLedger:
             self._kept.move_to_end(response_id)
         return found.branch
 
-    async def accept(self, entry: Entry) -> Acceptance:
+    async def accept(self, entry: Entry, ask: Ask) -> Acceptance:
+        await self._usage.let_in(ask)
         nodes = entry.inputs if entry.reply is None else (*entry.inputs, entry.reply)
         response = entry.response
         self._live[response.view.id] = Remembered(
@@ -98,6 +102,7 @@ class MemoryLedger:
         return Acceptance(messages=(), response=response.view, conversation=None, fresh=True)
 
     async def finish(self, outcome: Outcome) -> None:
+        await self._usage.leave(outcome.view.id, cost_of(outcome))
         found = self._live.pop(outcome.view.id, None)
         if found is None:
             return
@@ -141,6 +146,7 @@ class MemoryLedger:
 
     def forget_user(self, user_id: UserId) -> None:
         """Let go whatever is of a user who is no more; what is live has been stopped before."""
+        self._usage.forget_user(user_id)
         for turn in [one for one in self._kept.values() if one.response.user_id == user_id]:
             self._let_go(turn)
 

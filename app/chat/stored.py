@@ -22,22 +22,25 @@ from app.chat.ledger import (
     Progress,
     Removed,
     StoredResponse,
+    cost_of,
 )
 from app.chat.places import OPEN, branch_to, check_place, reply_text, turning_point
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
-from app.db.types import Origin, utc_now
+from app.db.types import Origin, text_bytes, utc_now
 from app.errors import Conflict, NotFound
 from app.events import MessageView, ResponseStatus
 from app.ids import ConversationId, MessageId, ResponseId, UserId
+from app.people.usage import Ask, Usage, correct
 from engine.api import Role
 
 
 class StoredLedger:
     """Keeps turns in the database; see `Ledger`."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, usage: Usage) -> None:
         self._db = db
+        self._usage = usage
 
     async def after_response(self, user_id: UserId, response_id: ResponseId) -> Branch | None:
         async with self._db.read() as session:
@@ -69,13 +72,15 @@ class StoredLedger:
             branch = await branch_to(session, conversation, leaf_id)
             return msgspec.structs.replace(branch, resumed=resumed)
 
-    async def accept(self, entry: Entry) -> Acceptance:
+    async def accept(self, entry: Entry, ask: Ask) -> Acceptance:
         async with self._db.begin() as session:
             conversation = await _open_conversation(session, entry)
             earlier_id = None if entry.begins else await check_place(session, conversation, entry)
             if earlier_id is not None:
                 earlier = await session.get_one(Message, earlier_id)
                 return await _repeated(session, conversation, earlier)
+            await self._usage.admit(session, ask)
+            conversation.stored_bytes += ask.stored_bytes
             if entry.path_changed:
                 await _store_path(session, conversation.id, entry.path)
             await _add_turn(session, conversation, entry)
@@ -99,6 +104,9 @@ class StoredLedger:
     async def finish(self, outcome: Outcome) -> None:
         view = outcome.view
         async with self._db.begin() as session:
+            # Before all else, as whoever deletes does; it may be gone with its rows.
+            held = select(Conversation).where(Conversation.id == view.conversation_id)
+            conversation = await session.scalar(held.with_for_update())
             await session.execute(
                 update(Response)
                 .where(Response.id == view.id, Response.user_id == outcome.user_id)
@@ -113,19 +121,13 @@ class StoredLedger:
                     else rows.moment(view.completed_at),
                 )
             )
-            if outcome.reply_id is not None:
-                await session.execute(
-                    update(Message)
-                    .where(Message.id == outcome.reply_id)
-                    .values(
-                        text=outcome.text,
-                        token_ids=outcome.token_ids,
-                        seam=outcome.seam,
-                        path_digest=outcome.path_digest,
-                    )
-                )
+            reply_bytes = await _store_reply(session, outcome)
+            if conversation is not None:
+                conversation.stored_bytes += reply_bytes
+            await self._usage.settle(session, view.id, cost_of(outcome), reply_bytes)
             # Together with the answer: before it a person waits for the first word of that.
             await search.index(session, outcome.message_ids)
+        self._usage.release(view.id)
 
     async def response(self, user_id: UserId, response_id: ResponseId) -> StoredResponse | None:
         async with self._db.read() as session:
@@ -163,18 +165,19 @@ class StoredLedger:
             if row is None:
                 return None
             # A turn that is being accepted holds this lock: afterwards it is seen among the others.
-            conversation = select(Conversation.id).where(Conversation.id == row.conversation_id)
-            await session.execute(conversation.with_for_update())
+            held = select(Conversation).where(Conversation.id == row.conversation_id)
+            conversation = await session.scalar(held.with_for_update())
             gone = delete(Response).where(Response.id == response_id).returning(Response.id)
-            if await session.scalar(gone) is None:
+            if conversation is None or await session.scalar(gone) is None:
                 return None
-            others = exists().where(Response.conversation_id == row.conversation_id)
-            whole = delete(Conversation).where(
-                Conversation.id == row.conversation_id,
-                Conversation.origin == Origin.API,
-                ~others,
-            )
-            return Removed(session_id=await session.scalar(whole.returning(Conversation.id)))
+            freed, whole_id = text_bytes(row.instructions), None
+            conversation.stored_bytes -= freed
+            others = select(exists().where(Response.conversation_id == row.conversation_id))
+            if conversation.origin is Origin.API and not await session.scalar(others):
+                whole_id, freed = conversation.id, freed + conversation.stored_bytes
+                await session.delete(conversation)
+            await correct(session, user_id, -freed)
+            return Removed(session_id=whole_id)
 
     async def sweep(self) -> int:
         """Close what a killed server left open, with the text of its last checkpoint.
@@ -184,6 +187,7 @@ class StoredLedger:
         async with self._db.begin() as session:
             left = list(await session.scalars(select(Response).where(Response.status.in_(OPEN))))
             for row in left:
+                await _weigh_reply(session, row)
                 row.status = ResponseStatus.INCOMPLETE
                 row.incomplete_reason = "interrupted"
                 row.completed_at = utc_now()
@@ -243,6 +247,33 @@ async def _inputs(
     )
     by_id = {one.id: rows.message_view(one, conversation_id) for one in found}
     return tuple(by_id[one] for one in ids)
+
+
+async def _store_reply(session: AsyncSession, outcome: Outcome) -> int:
+    """The answer as it ended, and how many bytes that is; none where it was deleted meanwhile."""
+    if outcome.reply_id is None:
+        return 0
+    stored = await session.scalar(
+        update(Message)
+        .where(Message.id == outcome.reply_id)
+        .values(
+            text=outcome.text,
+            token_ids=outcome.token_ids,
+            seam=outcome.seam,
+            path_digest=outcome.path_digest,
+        )
+        .returning(Message.id)
+    )
+    return 0 if stored is None else text_bytes(outcome.text)
+
+
+async def _weigh_reply(session: AsyncSession, row: Response) -> None:
+    """Count what a checkpoint kept of an answer; nobody else will."""
+    reply = await session.get_one(Message, row.message_id)
+    kept_bytes = text_bytes(reply_text(reply))
+    conversation = await session.get_one(Conversation, row.conversation_id)
+    conversation.stored_bytes += kept_bytes
+    await correct(session, row.user_id, kept_bytes)
 
 
 async def _store_path(

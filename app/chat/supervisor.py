@@ -34,6 +34,7 @@ from app.events import ConversationView, MessageView, ResponseView
 from app.frames import ConversationChanged, MessageAdded
 from app.ids import ConversationId, MessageId, ResponseId, UserId
 from app.people.accounts import Principal
+from app.people.usage import Usage
 from engine.api import Engine, Forget, OwnerId, Subject, SubjectKind
 from engine.errors import EngineError
 
@@ -48,17 +49,20 @@ INTERRUPT_S = 5.0
 class Supervisor:
     """Owns every generation from `running()` on; its methods are for any task of the loop."""
 
-    def __init__(self, db: Database, engine: Engine, logs: EventLogs, hub: Hub) -> None:
+    def __init__(
+        self, db: Database, engine: Engine, logs: EventLogs, hub: Hub, *, usage: Usage
+    ) -> None:
         self.heads = Heads(db, engine)
         self._engine = engine
         self._logs = logs
         self._hub = hub
-        self._stored = StoredLedger(db)
-        self._memory = MemoryLedger()
-        self._conversations = Conversations(db, hub)
-        self.branches = Branches(db, hub)
+        self._usage = usage
+        self._stored = StoredLedger(db, usage)
+        self._memory = MemoryLedger(usage)
+        self._conversations = Conversations(db, hub, usage)
+        self.branches = Branches(db, hub, usage)
         self._intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
-        self.drafts = Drafts(engine, self._intake)
+        self.drafts = Drafts(engine, self._intake, usage)
         self.liveness = Liveness(engine)
         self.record = Record()
         self._live: dict[ResponseId, Turn] = {}
@@ -136,11 +140,12 @@ class Supervisor:
         """Store a turn and start it; when this returns, both are done.
 
         Goes on even if the caller is cancelled. Raises `NotFound`, `Conflict` ("turn_in_progress"),
-        `ParentMoved`, `InvalidRequest`, `PromptTooLong` and `Unavailable`.
+        `ParentMoved`, `InvalidRequest`, `PromptTooLong`, `TooMany` and `Unavailable`.
         """
         self._refuse_when_draining()
+        self._usage.begins(principal.user_id)
         made: asyncio.Future[Acceptance] = asyncio.get_running_loop().create_future()
-        settling = _settle(self._create(principal.user_id, request), made)
+        settling = _settle(self._create(principal, request), made)
         making = self._group.create_task(settling)
         try:
             return await made
@@ -165,8 +170,9 @@ class Supervisor:
         if self._draining:
             raise Unavailable("The server is stopping.", retry_after_s=RETRY_AFTER_S)
 
-    async def _create(self, user_id: UserId, request: TurnRequest) -> Acceptance:
-        prepared = await self._intake.prepare(user_id, request)
+    async def _create(self, principal: Principal, request: TurnRequest) -> Acceptance:
+        user_id = principal.user_id
+        prepared = await self._intake.prepare(user_id, request, principal.key_id)
         if isinstance(prepared, Acceptance):
             return prepared
         self._refuse_when_draining()
@@ -176,7 +182,7 @@ class Supervisor:
         turn = self._open(prepared)
         # Beside the first step, which takes all cores, storing would take three times as long.
         try:
-            acceptance = await prepared.ledger.accept(prepared.entry)
+            acceptance = await prepared.ledger.accept(prepared.entry, prepared.ask)
         except BaseException:
             self._abandon(turn)
             raise
@@ -198,6 +204,7 @@ class Supervisor:
 
     def _abandon(self, turn: Turn) -> None:
         turn.abandon()
+        self._usage.release(turn.response.view.id)
         del self._live[turn.response.view.id]
         self._logs.drop(turn.response.view.id)
 
@@ -222,8 +229,9 @@ class Supervisor:
         """Stop a response in any state, and return when it has ended (law 15).
 
         The engine step after which nothing more was computed; None when it had ended before, or
-        the engine had not taken it up. Raises `NotFound`.
+        the engine had not taken it up. Raises `NotFound` and `TooMany`.
         """
+        self._usage.stops(principal.user_id)
         turn = self._turn(principal.user_id, response_id)
         if turn is not None:
             return await turn.cancel()
@@ -234,8 +242,7 @@ class Supervisor:
         self, principal: Principal, conversation_id: ConversationId
     ) -> tuple[ResponseView, ...]:
         """The responses that are being written in a conversation now."""
-        turns = self._turns_in(principal.user_id, conversation_id)
-        return tuple(turn.log.response for turn in turns)
+        return tuple(one.log.response for one in self._turns_in(principal.user_id, conversation_id))
 
     def _turns_in(self, user_id: UserId, conversation_id: ConversationId) -> list[Turn]:
         return [
@@ -318,8 +325,11 @@ class Supervisor:
     async def change_conversation(
         self, principal: Principal, conversation_id: ConversationId, changes: Changes
     ) -> ConversationView:
-        """Raises `NotFound` and `InvalidRequest`."""
-        view = await self._conversations.change(principal.user_id, conversation_id, changes)
+        """Raises `NotFound`, `InvalidRequest`, `QuotaExceeded`, and `EngineError` where it is away."""
+        token_bytes = (await self._engine.info()).kv_bytes_per_token if changes.kept_warm else 0
+        view = await self._conversations.change(
+            principal.user_id, conversation_id, changes, kv_bytes_per_token=token_bytes
+        )
         subject = session_of(principal.user_id, conversation_id)
         self.liveness.keep_warm(subject, kept=view.kept_warm)
         return view

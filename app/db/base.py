@@ -14,12 +14,15 @@ from pathlib import Path
 
 from advanced_alchemy.config import AsyncSessionConfig, EngineConfig, SQLAlchemyAsyncConfig
 from sqlalchemy import URL, Connection, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.figures import DatabaseFigures
+from app.errors import Conflict
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -30,6 +33,8 @@ _BUSY_MS = 10_000
 """How long SQLite waits for another process's writer (a `keepwarm admin` beside the server)."""
 _SYNCHRONOUS = "keepwarm_synchronous"
 """Marks a transaction that writes; its value is SQLite's word for how far a commit goes."""
+_FOREIGN_KEY = {"23503", "SQLITE_CONSTRAINT_FOREIGNKEY"}
+"""What each database calls a row without the one that it belongs to."""
 _POSTGRES_LOOK = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 """What a SQLite transaction that only reads is by nature."""
 
@@ -87,7 +92,8 @@ class Database:
         """A write transaction: committed when the block ends, rolled back when it raises.
 
         Once committed it is on the disk. Keep it short, never nest it: on SQLite it holds the only
-        writer's place from its start.
+        writer's place from its start. Raises `Conflict` ("gone") where what a new row belongs to
+        was deleted meanwhile.
         """
         async with self._write("FULL") as session:
             yield session
@@ -104,7 +110,7 @@ class Database:
     @contextlib.asynccontextmanager
     async def _write(self, synchronous: str) -> AsyncIterator[AsyncSession]:
         with self.figures.timed("write") as began:
-            async with self._writer, self._sessions() as session, session.begin():
+            async with self._writer, self._sessions() as session, _translated(), session.begin():
                 _ = await session.connection(execution_options={_SYNCHRONOUS: synchronous})
                 began()
                 yield session
@@ -128,6 +134,26 @@ class Database:
 
     async def aclose(self) -> None:
         await self.engine.dispose()
+
+
+@contextlib.asynccontextmanager
+async def _translated() -> AsyncIterator[None]:
+    """A row that this one belongs to went between the look and the write: whose user was removed."""
+    try:
+        yield
+    except IntegrityError as error:
+        told = {getattr(error.orig, name, None) for name in ("sqlstate", "sqlite_errorname")}
+        if told & _FOREIGN_KEY:
+            raise Conflict("What this belongs to was deleted meanwhile.", code="gone") from error
+        raise
+
+
+def upsert(
+    session: AsyncSession, table: type[DeclarativeBase]
+) -> postgresql.Insert | sqlite.Insert:
+    """An `INSERT` that may say what happens where the row is there; both databases spell it alike."""
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    return insert(table)
 
 
 async def serialise(session: AsyncSession, name: str) -> None:

@@ -5,9 +5,10 @@ message goes with its conversation. Queries name the owner themselves: there are
 walk, so nothing is loaded that was not asked for.
 
 users ─┬─ logins
+       ├─ user_quotas, meters ── usage_days
        ├─ api_keys
        ├─ invitations ── invitation_groups               (the first admin's has no maker)
-       ├─ group_members ── groups
+       ├─ group_members ── groups ── group_quotas
        ├─ library_items ── library_versions               (the operator's have no owner)
        │              ├─── library_readers
        │              └─── library_group_readers ── groups
@@ -30,6 +31,7 @@ from app.db.types import (
     KeyScope,
     KeyScopes,
     Origin,
+    QuotaKind,
     TokenIds,
     VersionRef,
     VersionRefs,
@@ -132,6 +134,69 @@ class GroupMember(Base):
     user_id: Mapped[UserId] = mapped_column(
         ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True
     )
+
+
+class UserQuota(Base):
+    """How much of something a user may have; goes before whatever their groups say."""
+
+    __tablename__ = "user_quotas"
+
+    user_id: Mapped[UserId] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True
+    )
+    kind: Mapped[QuotaKind] = mapped_column(Choice(QuotaKind), primary_key=True)
+    allowed: Mapped[int | None] = mapped_column(BigInteger)
+    """None: as much as they like."""
+
+
+class GroupQuota(Base):
+    """How much of something each member of a group may have."""
+
+    __tablename__ = "group_quotas"
+
+    group_id: Mapped[GroupId] = mapped_column(
+        ForeignKey("groups.id", ondelete="CASCADE"), primary_key=True
+    )
+    kind: Mapped[QuotaKind] = mapped_column(Choice(QuotaKind), primary_key=True)
+    allowed: Mapped[int | None] = mapped_column(BigInteger)
+
+
+class Meter(Base):
+    """Running sums of a user, and the lock under which their turns are let in.
+
+    Whoever takes it and a conversation's row takes that row first.
+    """
+
+    __tablename__ = "meters"
+
+    user_id: Mapped[UserId] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True
+    )
+    stored_bytes: Mapped[int] = mapped_column(BigInteger)
+    """Of the conversations, and of personas and documents of their own."""
+    day: Mapped[str]
+    """Of UTC, as `2026-12-31`; what follows is of this day."""
+    requests: Mapped[int] = mapped_column(BigInteger)
+    tokens: Mapped[int] = mapped_column(BigInteger)
+
+
+class UsageDay(Base):
+    """What a user's ended turns came to on a day of UTC, by model and credential."""
+
+    __tablename__ = "usage_days"
+
+    user_id: Mapped[UserId] = mapped_column(
+        ForeignKey("meters.user_id", ondelete="CASCADE"), primary_key=True
+    )
+    """The meter's, which whoever writes here has locked: a user who is being removed is waited for."""
+    day: Mapped[str] = mapped_column(primary_key=True, index=True)
+    model: Mapped[str] = mapped_column(primary_key=True)
+    key_id: Mapped[str] = mapped_column(primary_key=True)
+    """Empty for what came by a login."""
+    requests: Mapped[int] = mapped_column(BigInteger)
+    computed_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    output_tokens: Mapped[int] = mapped_column(BigInteger)
 
 
 class Invitation(Base):
@@ -275,6 +340,8 @@ class Conversation(Base):
     pinned_at: Mapped[datetime | None]
     kept_warm: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Its owner wants its KV to stay, within what the budgets allow."""
+    stored_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """Of the texts of its messages, and of instructions; a reply counts when it has ended."""
 
 
 class Message(Base):

@@ -12,8 +12,11 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import JSON, Dialect, LargeBinary, String, Text, TypeDecorator
+from sqlalchemy import JSON, BigInteger, Dialect, LargeBinary, String, Text, TypeDecorator
 from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from app.ids import ItemId
@@ -50,6 +53,26 @@ class Origin(enum.StrEnum):
     """Of a response that a file brought: what it cost was not spent here."""
 
 
+class QuotaKind(enum.StrEnum):
+    """What is limited for each user."""
+
+    REQUESTS = "requests_per_day"
+    TOKENS = "tokens_per_day"
+    """Computed and generated; what was found warm costs nothing."""
+    GENERATIONS = "generations"
+    """At once."""
+    SOCKETS = "sockets"
+    STORED = "stored_bytes"
+    """Of texts: messages, instructions, personas and documents of one's own."""
+    KEPT_WARM = "kept_warm_bytes"
+    """Of KV, in conversations that are to be kept warm."""
+
+    @property
+    def is_daily(self) -> bool:
+        """It begins anew with each day of UTC."""
+        return self in (QuotaKind.REQUESTS, QuotaKind.TOKENS)
+
+
 class ItemKind(enum.StrEnum):
     PERSONA = "persona"
     DOCUMENT = "document"
@@ -75,6 +98,28 @@ class VersionRef(msgspec.Struct, frozen=True):
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def text_bytes(text: str | None) -> int:
+    """How much of a database a text fills, as `Word` stores it."""
+    return 0 if text is None else len(text.replace("\0", "\ufffd").encode())
+
+
+class octets(FunctionElement[int]):  # noqa: N801  (a function in SQL)
+    """The same of a stored text."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(octets)
+def _octet_length(element: octets, compiler: SQLCompiler, **given: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **given)})"
+
+
+@compiles(octets, "sqlite")
+def _blob_length(element: octets, compiler: SQLCompiler, **given: Any) -> str:
+    return f"length(CAST({compiler.process(element.clauses, **given)} AS BLOB))"
 
 
 def pack(token_ids: Sequence[int]) -> bytes:

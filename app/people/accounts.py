@@ -43,6 +43,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """What the credential is for; a login is for all."""
 
     @property
+    def key_id(self) -> str:
+        """Empty for a login."""
+        return self.credential_id if self.via == "key" else ""
+
+    @property
     def may_chat(self) -> bool:
         """Whether the model answers them; auditors look at figures and at nothing else."""
         return self.role is not AccountRole.AUDITOR

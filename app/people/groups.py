@@ -52,6 +52,12 @@ class Groups:
             for one in groups
         ]
 
+    async def check(self, group_id: GroupId) -> None:
+        """Raises `NotFound`."""
+        async with self._db.read() as session:
+            if await session.get(Group, group_id) is None:
+                raise _not_found()
+
     async def rename(self, group_id: GroupId, name: str) -> None:
         """Raises `InvalidRequest`, `Conflict` and `NotFound`."""
         query = update(Group).where(Group.id == group_id).values(name=normal_name(name))

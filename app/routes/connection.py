@@ -17,6 +17,7 @@ from litestar.exceptions import WebSocketDisconnect
 
 from app.errors import Forbidden, Unauthenticated
 from app.people.accounts import Principal
+from app.people.rates import FRAMES_PER_SOCKET, Bucket
 from app.people.rights import Standing
 from app.routes.gate import Gate
 from app.routes.outbox import Close, Outbox
@@ -56,6 +57,7 @@ class OpenSocket(Generic[Frame]):
         self._socket = socket
         self._gate = gate
         self._who = who
+        self._frames = Bucket(FRAMES_PER_SOCKET)
         self._standing = Standing(principal)
 
     @property
@@ -80,9 +82,12 @@ class OpenSocket(Generic[Frame]):
                     await self._socket.close(code)
 
     async def receive(self) -> dict[str, Any] | None:
-        """The next message as it came; None when the peer has left."""
+        """The next message as it came; None when the peer has left. Raises `TooMany`."""
         message: dict[str, Any] = dict(await self._socket.receive())
-        return None if message["type"] == "websocket.disconnect" else message
+        if message["type"] == "websocket.disconnect":
+            return None
+        self._frames.take()
+        return message
 
     async def may_go_on(self) -> bool:
         """A role, a login, a key or an account may be gone meanwhile."""

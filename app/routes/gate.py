@@ -9,9 +9,9 @@ import asyncio
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
@@ -20,25 +20,25 @@ from litestar.enums import ScopeType
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
 
-from app.db.types import AccountRole, KeyScope
+from app.db.types import AccountRole, KeyScope, QuotaKind
 from app.errors import Forbidden, InvalidRequest, TooMany, Unauthenticated, Unavailable
 from app.ids import UserId
 from app.people.accounts import Principal
 from app.people.keys import Keys, bearer
 from app.people.logins import Logins
+from app.people.quotas import refusal
 from app.people.rights import Rights
+from app.people.usage import Usage
 from app.settings import Settings
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 Check = Callable[[Connection], Awaitable[None]]
+Subject = TypeVar("Subject", UserId, str)
 
 CSRF_COOKIE = "kw_csrf"
 CSRF_HEADER = "x-csrf-token"
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-
-SOCKETS_PER_USER = 32
-"""A person's tabs and devices, or a program's pool; the next one is told to wait."""
 
 
 class Hosts:
@@ -84,6 +84,22 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
+def _address(connection: Connection) -> str:
+    """Whose it is, as trusted proxies tell."""
+    return connection.client.host if connection.client else ""
+
+
+@contextmanager
+def _counted(counts: dict[Subject, int], subject: Subject) -> Iterator[None]:
+    counts[subject] = counts.get(subject, 0) + 1
+    try:
+        yield
+    finally:
+        counts[subject] -= 1
+        if not counts[subject]:
+            del counts[subject]
+
+
 def _chatting(principal: Principal) -> Principal:
     if not principal.may_chat:
         raise Forbidden("This account looks at figures and does not chat.")
@@ -102,8 +118,13 @@ def guard(check: Check) -> Guard:
 class Gate:
     """One per server. Its checks raise `AppError`s and change nothing."""
 
-    def __init__(self, settings: Settings, logins: Logins, keys: Keys, rights: Rights) -> None:
+    def __init__(
+        self, settings: Settings, logins: Logins, keys: Keys, rights: Rights, *, usage: Usage
+    ) -> None:
         self.rights = rights
+        self._usage = usage
+        self._per_address = settings.sockets_per_address
+        self._addresses: dict[str, int] = {}
         self.hosts = Hosts(settings)
         self.session_cookie = "__Host-kw_session" if self.hosts.secure else "kw_session"
         self._logins = logins
@@ -178,6 +199,19 @@ class Gate:
         """
         return _chatting(await self._key(connection, KeyScope.WRITE))
 
+    async def again(self, connection: Connection, principal: Principal) -> Principal:
+        """Who came in by HTTP, found anew. Raises `Unauthenticated` and `Forbidden`.
+
+        Also where the role is another: what is being answered was asked for under the old one.
+        """
+        if principal.via == "login":
+            found = await self._signed_in(connection)
+        else:
+            found = await self._key(connection)
+        if found.role is not principal.role:
+            raise Forbidden("Your role was changed meanwhile; ask again.")
+        return found
+
     async def _signed_in(self, connection: Connection) -> Principal:
         token = connection.cookies.get(self.session_cookie)
         if token is None:
@@ -185,10 +219,10 @@ class Gate:
         self._refuse_both(connection)
         return await self._logins.resolve(token)
 
-    async def _key(self, connection: Connection, scope: KeyScope) -> Principal:
+    async def _key(self, connection: Connection, scope: KeyScope | None = None) -> Principal:
         self._refuse_both(connection)
         principal = await self._keys.resolve(bearer(connection.headers.get("authorization")))
-        if scope not in principal.scopes:
+        if scope is not None and scope not in principal.scopes:
             raise Forbidden(f"This needs a key with the scope `{scope}`.", code="missing_scope")
         return principal
 
@@ -200,20 +234,27 @@ class Gate:
 
     # ------------------------------------------------------------ sockets
 
-    @contextmanager
-    def seat(self, principal: Principal) -> Iterator[None]:
-        """One of the sockets that a user may have open. Raises `TooMany`, `Unavailable`."""
+    def knock(self, connection: Connection) -> None:
+        """Before anything is looked up for a handshake. Raises `TooMany`, `Unavailable`."""
         self.refuse_when_stopping()
-        taken = self._seats.get(principal.user_id, 0)
-        if taken >= SOCKETS_PER_USER:
-            raise TooMany(f"{taken} sockets are open; close one first.", retry_after_s=5.0)
-        self._seats[principal.user_id] = taken + 1
-        try:
+        self._usage.knocks(_address(connection))
+
+    @asynccontextmanager
+    async def seat(self, connection: Connection, principal: Principal) -> AsyncIterator[None]:
+        """One of the sockets that a user and an address may have open. Raises `TooMany`."""
+        user_id, address = principal.user_id, _address(connection)
+        self._usage.opens(user_id)
+        quotas = self._usage.quotas
+        allowed = await quotas.allowed(user_id, QuotaKind.SOCKETS)
+        if allowed is not None and self._seats.get(user_id, 0) >= allowed:
+            raise refusal(QuotaKind.SOCKETS, allowed, quotas.now())
+        if self._addresses.get(address, 0) >= self._per_address:
+            raise TooMany(
+                f"{self._per_address} sockets are open from this address; close one first.",
+                retry_after_s=5.0,
+            )
+        with _counted(self._seats, user_id), _counted(self._addresses, address):
             yield
-        finally:
-            left = self._seats.pop(principal.user_id) - 1
-            if left:
-                self._seats[principal.user_id] = left
 
     @property
     def open_sockets(self) -> int:

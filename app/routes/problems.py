@@ -24,11 +24,12 @@ from app.errors import (
     InvalidRequest,
     NotFound,
     PromptTooLong,
+    QuotaExceeded,
     TooMany,
     Unauthenticated,
     Unavailable,
 )
-from app.events import Problem
+from app.events import Problem, QuotaFault
 from app.frames import ErrorFrame
 from engine import errors as engine_errors
 
@@ -36,6 +37,9 @@ log = structlog.get_logger("keepwarm.problems")
 
 DIALECT = "/v1"
 
+SOON_S = 60.0
+"""What takes longer is not worth a client's automatic repetition."""
+CLOSE_OLD = 1000
 CLOSE_SIGNED_OUT = 4401
 CLOSE_UNSUPPORTED = 1003
 CLOSE_POLICY = 1008
@@ -55,6 +59,7 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     field: str | None
     request_id: str
+    quota: QuotaFault | msgspec.UnsetType = msgspec.UNSET
 
 
 class DialectError(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +168,23 @@ def problem(error: AppError) -> Problem:
         message=error.message,
         field=error.field,
         retry_after_s=error.retry_after_s,
+        quota=_quota(error),
     )
+
+
+def _quota(error: AppError) -> QuotaFault | None:
+    if not isinstance(error, QuotaExceeded):
+        return None
+    return QuotaFault(kind=error.quota, limit=error.limit, resets_at=error.resets_at)
+
+
+def _returns_soon(error: AppError) -> bool:
+    """Whether a client's own repetition may help."""
+    if error.status == 409:
+        return False
+    if isinstance(error, QuotaExceeded):
+        return error.retry_after_s is not None and error.retry_after_s <= SOON_S
+    return True
 
 
 def error_frame(error: AppError, request_id: str | None = None) -> ErrorFrame:
@@ -171,10 +192,22 @@ def error_frame(error: AppError, request_id: str | None = None) -> ErrorFrame:
 
 
 def dialect_error(error: AppError) -> DialectError:
-    code = "invalid_api_key" if isinstance(error, Unauthenticated) else error.code
     return DialectError(
-        message=error.message, type=_dialect_type(error.status), param=error.field, code=code
+        message=error.message,
+        type=_dialect_type(error.status),
+        param=error.field,
+        code=_dialect_code(error),
     )
+
+
+def _dialect_code(error: AppError) -> str:
+    match error:
+        case Unauthenticated():
+            return "invalid_api_key"
+        case QuotaExceeded():
+            return "rate_limit_exceeded" if _returns_soon(error) else "insufficient_quota"
+        case _:
+            return error.code
 
 
 def _dialect_type(status: int) -> str:
@@ -210,6 +243,7 @@ def body(error: AppError, path: str, request_id: str) -> tuple[bytes, str]:
         code=error.code,
         field=error.field,
         request_id=request_id,
+        quota=_quota(error) or msgspec.UNSET,
     )
     return msgspec.json.encode(details), "application/problem+json"
 
@@ -219,11 +253,11 @@ def speaks_dialect(path: str) -> bool:
 
 
 def headers(error: AppError) -> dict[str, str]:
-    """What a client's retry logic needs: SDKs repeat a 409 unless they are told not to."""
+    """What a client's retry logic needs: SDKs repeat a 409 and a 429 unless they are told not to."""
     found: dict[str, str] = {}
     if error.retry_after_s is not None:
         found["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
-    if error.status == 409:
+    if not _returns_soon(error):
         found["x-should-retry"] = "false"
     if error.status == 401:
         found["www-authenticate"] = "Bearer"

@@ -18,7 +18,7 @@ from app.chat.eventlog import EventLog, EventLogs
 from app.chat.hub import Feed, Hub
 from app.chat.liveness import Presence
 from app.chat.supervisor import Supervisor
-from app.errors import InvalidRequest, NotFound
+from app.errors import InvalidRequest, NotFound, TooMany
 from app.frames import (
     PROTOCOL,
     CancelAccepted,
@@ -46,6 +46,7 @@ from app.routes.conversations import branching_turn, browser_turn, unsent_turn
 from app.routes.gate import Gate
 from app.routes.problems import (
     CLOSE_LATER,
+    CLOSE_OLD,
     CLOSE_POLICY,
     CLOSE_SIGNED_OUT,
     CLOSE_TOO_BIG,
@@ -62,6 +63,10 @@ LONGEST_FRAME = 256 * 1024 + 1_000_000
 MOST_CURSORS = 64
 """In one subscription. A page names what it saw begin and not end: its answers in flight."""
 HELLO_S = 10.0
+IDLE_S = 3600.0
+"""A page that asked for nothing for so long comes back anew, if it is still there."""
+LIFETIME_S = 12 * 3600.0
+"""So does each page after so long."""
 
 
 class Rooms(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,24 +90,25 @@ async def browser_socket(
     hub: NamedDependency[Hub],
 ) -> None:
     async with answering(socket):
+        gate.knock(socket)
         principal = await gate.browser(socket)
         user_id = principal.user_id
-        with (
-            gate.seat(principal),
-            hub.watch(user_id) as feed,
-            supervisor.drafts.typist(user_id) as typist,
-            supervisor.liveness.page(user_id) as presence,
-        ):
-            await socket.accept()
-            rooms = Rooms(
-                conversations=conversations,
-                supervisor=supervisor,
-                logs=logs,
-                typist=typist,
-                presence=presence,
-            )
-            page = OpenSocket[OutwardFrame](socket, principal, gate, gate.browser)
-            await Connection(page, rooms).run(feed)
+        async with gate.seat(socket, principal):
+            with (
+                hub.watch(user_id) as feed,
+                supervisor.drafts.typist(user_id) as typist,
+                supervisor.liveness.page(user_id) as presence,
+            ):
+                await socket.accept()
+                rooms = Rooms(
+                    conversations=conversations,
+                    supervisor=supervisor,
+                    logs=logs,
+                    typist=typist,
+                    presence=presence,
+                )
+                page = OpenSocket[OutwardFrame](socket, principal, gate, gate.browser)
+                await Connection(page, rooms).run(feed)
 
 
 class Connection:
@@ -117,12 +123,16 @@ class Connection:
         def begin(group: asyncio.TaskGroup) -> list[Part]:
             rooms = self._rooms
             self._watches = Watches(group, self._outbox, rooms.logs, rooms.presence)
-            return [self._read(), self._pass_on(feed)]
+            return [self._read(), self._pass_on(feed), self._grow_old()]
 
         await self._page.run(begin, self._come_to_rest)
 
     async def _come_to_rest(self) -> None:
         await self._watches.finished()
+
+    async def _grow_old(self) -> int:
+        await asyncio.sleep(LIFETIME_S)
+        return CLOSE_OLD
 
     async def _pass_on(self, feed: Feed) -> int:
         async for notice in feed:
@@ -141,9 +151,16 @@ class Connection:
                 await self._hear(await self._receive())
         except Ending as ending:
             return ending.code
+        except TooMany as flood:
+            await self._outbox.put(error_frame(flood))
+            return CLOSE_LATER
 
     async def _receive(self) -> str:
-        message = await self._page.receive()
+        try:
+            async with asyncio.timeout(IDLE_S):
+                message = await self._page.receive()
+        except TimeoutError as error:
+            raise Ending(CLOSE_OLD) from error
         if message is None:
             raise Ending(None)
         text: str | None = message.get("text")
@@ -267,9 +284,7 @@ class Connection:
         )
         assert shown.leaf_id is not None, "a message was chosen"
         await self._outbox.put(
-            LeafChosen(
-                request_id=frame.request_id, conversation_id=shown.id, leaf_id=shown.leaf_id
-            )
+            LeafChosen(request_id=frame.request_id, conversation_id=shown.id, leaf_id=shown.leaf_id)
         )
 
     async def _cancel(self, frame: ResponseCancel) -> None:

@@ -13,6 +13,7 @@ from app.routes import (
     health,
     library,
     people,
+    quotas,
     schema,
     search,
     static,
@@ -45,6 +46,7 @@ SIGN_IN = [
 
 ACCOUNT = [
     *account.handlers,
+    *quotas.own_handlers,
     *health.api_handlers,
 ]
 """`/api` for whoever is signed in, from our own page."""
@@ -61,6 +63,7 @@ PAGE = [
 
 ADMIN = [
     *people.handlers,
+    *quotas.handlers,
 ]
 """`/api` for administrators."""
 

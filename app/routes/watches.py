@@ -11,6 +11,7 @@ import contextlib
 from app.chat.eventlog import EventLog, EventLogs
 from app.chat.hub import Notice, ResponseStarted
 from app.chat.liveness import Presence
+from app.errors import TooMany
 from app.events import LogEvent
 from app.frames import (
     ConversationChanged,
@@ -25,6 +26,9 @@ from app.frames import (
 )
 from app.ids import ConversationId, ResponseId
 from app.routes.outbox import Outbox
+
+MOST_SUBSCRIPTIONS = 64
+"""A page shows one conversation, and watches those whose answers are on their way."""
 
 
 class Watches:
@@ -45,8 +49,13 @@ class Watches:
         self._pumps: dict[ConversationId, dict[ResponseId, asyncio.Task[None]]] = {}
 
     def open(self, conversation_id: ConversationId) -> bool:
-        """Watch a conversation: what begins in it from now on. False where it was open already."""
+        """Watch a conversation: what begins in it from now on. False where it was open already.
+
+        Raises `TooMany`.
+        """
         is_new = conversation_id not in self._pumps
+        if is_new and len(self._pumps) >= MOST_SUBSCRIPTIONS:
+            raise TooMany(f"A socket watches at most {MOST_SUBSCRIPTIONS} conversations.")
         self._pumps.setdefault(conversation_id, {})
         return is_new
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.admin import ROLES, SCOPES
-from app.db.types import AccountRole, KeyScope
+from app.admin import QUOTAS, ROLES, SCOPES
+from app.db.types import AccountRole, KeyScope, QuotaKind
 from app.settings import SETTINGS
 from tests.kit.db import migrate_to
 from tests.kit.model import with_template
@@ -192,9 +192,27 @@ def test_a_key_is_made_for_a_purpose_and_a_time(migrated: Path):
     assert re.search(r"read,figures  used never  ends \d{4}-\d\d-\d\d\n", listed)
 
 
-def test_the_commands_know_every_role_and_scope():
+def test_quotas_are_set_shown_and_lifted(migrated: Path):
+    made = ("admin", "user", "create", "dan@example.org", "--password", "long enough")
+    run_command(migrated, *made)
+    dan = ("--email", "dan@example.org")
+
+    run_command(migrated, "admin", "quota", "set", "tokens_per_day", "1000", *dan)
+    run_command(migrated, "admin", "quota", "set", "sockets", "none", *dan)
+    shown = run_command(migrated, "admin", "quota", "list", *dan)
+    run_command(migrated, "admin", "quota", "lift", "sockets", *dan)
+    left = run_command(migrated, "admin", "quota", "list", *dan)
+    nobody = complaint(migrated, "admin", "quota", "list", "--group", "Nobodies")
+
+    assert shown.splitlines() == ["tokens_per_day  1000", "sockets  none"]
+    assert left.splitlines() == ["tokens_per_day  1000"]
+    assert "no group 'Nobodies'" in nobody
+
+
+def test_the_commands_know_every_role_scope_and_quota():
     assert set(ROLES) == set(AccountRole)
     assert set(SCOPES) == set(KeyScope)
+    assert tuple(QuotaKind) == QUOTAS
 
 
 def test_a_key_of_nobody_is_refused(migrated: Path):

@@ -18,6 +18,7 @@ from sqlalchemy.pool import QueuePool
 from app.db.base import Database, database_url
 from app.db.models import Conversation, Message, Response, User
 from app.db.types import AccountRole, Origin, pack, unpack, utc_now
+from app.errors import Conflict
 from app.events import Problem, ResponseStatus, Usage
 from app.ids import (
     MessageId,
@@ -237,7 +238,7 @@ async def test_processes_write_beside_each_other(db: Database, user: User):
 
 async def test_a_parent_is_a_real_one(db: Database, user: User):
     conversation = a_conversation(user)
-    with pytest.raises(IntegrityError):
+    with pytest.raises(Conflict):
         async with db.begin() as session:
             session.add(conversation)
             await session.flush()
@@ -252,7 +253,7 @@ async def test_a_message_that_is_answered_stays(db: Database, user: User):
             session.add(row)
             await session.flush()
 
-    with pytest.raises(IntegrityError):
+    with pytest.raises(Conflict):
         async with db.begin() as session:
             await session.execute(delete(Message).where(Message.id == parent.id))
 

@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from app.asgi import compose, create_app, uvicorn_config
-from app.routes.gate import SOCKETS_PER_USER, Gate, Hosts
+from app.routes.gate import Gate, Hosts
 from app.settings import Settings
 from tests.kit.echo import EchoEngine
 from tests.kit.serving import Serving
@@ -30,6 +30,7 @@ OF_ONES_OWN = {
     "/api/account",
     "/api/account/password",
     "/api/account/removal",
+    "/api/account/usage",
     "/api/keys",
     "/api/keys/{key_id:str}",
     "/api/logins",
@@ -232,7 +233,7 @@ async def test_the_session_cookie_is_for_the_server_alone_and_the_token_for_our_
 
 def test_behind_https_cookies_are_secure_and_bound_to_the_host(tmp_path):
     settings = Settings(data_dir=tmp_path, public_url="https://chat.example.org")
-    gate = Gate(settings, None, None, None)  # type: ignore[arg-type]  # cookies ask no accounts
+    gate = Gate(settings, None, None, None, usage=None)  # type: ignore[arg-type]  # cookies ask no accounts
 
     cookie = gate.login_cookie("t", max_age_s=60).to_header(header="")
 
@@ -375,7 +376,7 @@ async def test_a_dialect_socket_with_a_bad_key_is_401_in_the_dialect(server: Pla
 @pytest.mark.row("counts")
 async def test_a_user_has_so_many_sockets_and_the_next_is_told_to_wait(server: Place):
     async with person(server) as somebody, contextlib.AsyncExitStack() as open_sockets:
-        for _ in range(SOCKETS_PER_USER):
+        for _ in range(Settings().sockets_per_user):
             await open_sockets.enter_async_context(somebody.socket())
 
         refused = await refusal(server, "/ws", {"Cookie": somebody.cookie}, origin=server.url)

@@ -171,7 +171,9 @@ async def test_a_copy_of_a_branch_is_found_as_the_branch_is(db: Database):
         ann, search = await new_person(db), Search(db)
         (asked,) = await said(domain, ann, "a lighthouse")
         (hit,) = (await search.find(ann.user_id, "lighthouse")).items
-        copy = await Branches(db, domain.hub).fork(ann.user_id, hit.conversation_id, asked)
+        copy = await Branches(db, domain.hub, domain.usage).fork(
+            ann.user_id, hit.conversation_id, asked
+        )
         hits = (await search.find(ann.user_id, "lighthouse")).items
 
     assert [one.conversation_id for one in hits] == [copy.id, hit.conversation_id]
@@ -193,7 +195,7 @@ async def test_what_was_never_indexed_is_caught_up_with_once(db: Database):
             )
         caught_up = await search.catch_up()
         hits = await found(search, ann, "lighthouse")
-        swept = await StoredLedger(db).sweep()
+        swept = await StoredLedger(db, domain.usage).sweep()
         later = await search.catch_up()
 
         assert (caught_up, swept, later) == (3, 1, 1)

@@ -103,8 +103,8 @@ async def test_13_a_turn_whose_caller_goes_away_in_mid_accept_is_whole(
 ):
     accept, stored, go_on = StoredLedger.accept, asyncio.Event(), asyncio.Event()
 
-    async def accept_slowly(self, entry):
-        acceptance = await accept(self, entry)
+    async def accept_slowly(self, entry, ask):
+        acceptance = await accept(self, entry, ask)
         stored.set()
         await go_on.wait()
         return acceptance

@@ -89,7 +89,7 @@ def _named_by_place(text: str, place: dict[str, int]) -> str:
 async def test_16_an_exported_conversation_comes_in_as_an_equal_tree(db: Database):
     async with open_domain(db, EchoEngine()) as domain:
         ann, ben = await new_person(db), await new_person(db)
-        export, imports = Export(db), Imports(db, domain.hub, Apart())
+        export, imports = Export(db), Imports(db, domain.hub, Apart(), domain.usage)
         made = await grown(domain, ann)
         await domain.conversations.change(ann.user_id, made, Changes(title="T", pinned=True))
         before = await export.read(ann.user_id, made)
@@ -114,7 +114,7 @@ async def test_an_imported_conversation_goes_on_and_is_found(db: Database):
     engine = EchoEngine()
     async with open_domain(db, engine) as domain:
         ann, ben = await new_person(db), await new_person(db)
-        export, imports = Export(db), Imports(db, domain.hub, Apart())
+        export, imports = Export(db), Imports(db, domain.hub, Apart(), domain.usage)
         file = await export.one(ann.user_id, await grown(domain, ann))
         (made,) = (await imports.take(ben.user_id, file)).conversation_ids
         found = (await Search(db).find(ben.user_id, "lighthouse")).items
@@ -136,7 +136,9 @@ async def test_an_answer_that_came_in_is_given_again_but_not_taken_up_in_the_mid
         conversation_id = (await domain.conversations.create(ann.user_id)).id
         await domain.say(ann, conversation_id, "hello", max_tokens=3)
         file = await Export(db).one(ann.user_id, conversation_id)
-        (made,) = (await Imports(db, domain.hub, Apart()).take(ann.user_id, file)).conversation_ids
+        (made,) = (
+            await Imports(db, domain.hub, Apart(), domain.usage).take(ann.user_id, file)
+        ).conversation_ids
         cut = (await Export(db).read(ann.user_id, made)).messages[-1]
         with pytest.raises(InvalidRequest) as refused:
             await domain.act(ann, Act.CONTINUE, cut.id)
@@ -158,7 +160,9 @@ async def test_a_forged_file_puts_no_ids_into_a_prompt(db: Database):
             for one in saved.messages
         ]
         file = archive(msgspec.structs.replace(saved, messages=forged))
-        (made,) = (await Imports(db, domain.hub, Apart()).take(ann.user_id, file)).conversation_ids
+        (made,) = (
+            await Imports(db, domain.hub, Apart(), domain.usage).take(ann.user_id, file)
+        ).conversation_ids
         async with db.read() as session:
             query = select(Message).where(Message.conversation_id == made)
             rows = list(await session.scalars(query))
@@ -175,7 +179,7 @@ async def test_19_an_export_tells_no_text_that_its_owner_may_not_read_any_more(d
         item = await domain.library.create(boss.user_id, ItemKind.PERSONA, says, listed)
         persona_id = PersonaId(item.summary.id)
         made = await domain.conversations.create(ann.user_id, persona_id)
-        export, imports = Export(db), Imports(db, domain.hub, Apart())
+        export, imports = Export(db), Imports(db, domain.hub, Apart(), domain.usage)
         may = await export.one(ann.user_id, made.id)
         nobody = Access(visibility=Visibility.LISTED)
         await domain.library.set_access(boss.user_id, ItemKind.PERSONA, item.summary.id, nobody)
@@ -197,7 +201,7 @@ async def test_an_answer_that_is_being_written_comes_in_as_interrupted(db: Datab
         engine.hold(2)
         accepted = await domain.send(ann, conversation.id, "hello")
         file = await Export(db).one(ann.user_id, conversation.id)
-        came = await Imports(db, domain.hub, Apart()).take(ann.user_id, file)
+        came = await Imports(db, domain.hub, Apart(), domain.usage).take(ann.user_id, file)
         messages = await domain.conversations.messages(ann.user_id, came.conversation_ids[0])
         engine.release()
         await domain.ended(ann, accepted.response)
@@ -271,7 +275,7 @@ async def test_chatgpts_export_comes_in_as_what_was_said(db: Database):
         packed.writestr("conversations.json", json.dumps([SHIPS]))
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)
-        imports = Imports(db, domain.hub, Apart())
+        imports = Imports(db, domain.hub, Apart(), domain.usage)
         came = await imports.take(ann.user_id, file.getvalue())
         saved = await Export(db).read(ann.user_id, came.conversation_ids[0])
         view = await domain.conversations.get(ann.user_id, came.conversation_ids[0])
@@ -373,7 +377,7 @@ async def test_what_is_refused_leaves_nothing(db: Database):
     bad = conversation(*messages(("a", "gone")))
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)
-        imports = Imports(db, domain.hub, Apart())
+        imports = Imports(db, domain.hub, Apart(), domain.usage)
         with pytest.raises(InvalidRequest) as refused:
             await imports.take(ann.user_id, archive(good, bad))
         async with db.read() as session:
@@ -397,7 +401,7 @@ async def test_times_and_depths_of_any_size_come_in(db: Database):
     ]
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)
-        imports = Imports(db, domain.hub, Apart())
+        imports = Imports(db, domain.hub, Apart(), domain.usage)
         came = await imports.take(ann.user_id, archive(conversation(*deep), conversation(*odd)))
         export = Export(db)
         sizes = [

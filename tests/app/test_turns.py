@@ -33,8 +33,8 @@ async def test_15_a_turn_that_is_still_being_stored_is_stopped(
     """Its conversation may be deleted in that moment: the engine never hears of the turn."""
     accept, stored, go_on = StoredLedger.accept, asyncio.Event(), asyncio.Event()
 
-    async def accept_slowly(self, entry):
-        acceptance = await accept(self, entry)
+    async def accept_slowly(self, entry, ask):
+        acceptance = await accept(self, entry, ask)
         stored.set()
         await go_on.wait()
         return acceptance
@@ -269,7 +269,7 @@ async def test_17_an_end_is_stored_before_it_is_told(db: Database):
     async with open_domain(db, EchoEngine()) as domain:
         ann, _, response = await started(domain)
         end = await domain.ended(ann, response)
-        stored = await StoredLedger(db).response(ann.user_id, response.id)
+        stored = await StoredLedger(db, domain.usage).response(ann.user_id, response.id)
 
     assert stored is not None
     assert stored.view == end.response
@@ -292,7 +292,7 @@ async def test_17_an_end_that_meets_a_full_disk_is_stored_later(
     async with open_domain(db, EchoEngine()) as domain:
         ann, _, response = await started(domain)
         end = await domain.ended(ann, response)
-        stored = await StoredLedger(db).response(ann.user_id, response.id)
+        stored = await StoredLedger(db, domain.usage).response(ann.user_id, response.id)
 
     assert end.response.status is ResponseStatus.COMPLETED
     assert stored is not None

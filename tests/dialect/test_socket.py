@@ -13,8 +13,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from app.chat.ledger import Acceptance, Entry
 from app.chat.memory import MemoryLedger
+from app.db.types import QuotaKind
 from app.people.accounts import Principal
-from app.routes import gate
+from app.people.usage import Ask
 from app.routes.connection import OpenSocket
 from app.routes.openai import lanes
 from app.routes.openai import socket as dialect
@@ -447,10 +448,10 @@ def test_13_what_is_not_stored_stops_though_its_socket_went_while_it_was_accepte
 ):
     accept, accepting, go_on = MemoryLedger.accept, threading.Event(), asyncio.Event()
 
-    async def accept_slowly(self: MemoryLedger, entry: Entry) -> Acceptance:
+    async def accept_slowly(self: MemoryLedger, entry: Entry, asked: Ask) -> Acceptance:
         accepting.set()
         await go_on.wait()
-        return await accept(self, entry)
+        return await accept(self, entry, asked)
 
     monkeypatch.setattr(MemoryLedger, "accept", accept_slowly)
     echo_server.call(echo.hold)
@@ -553,12 +554,11 @@ def test_a_bad_key_is_denied_with_a_body(echo_server: Serving):
     assert json.loads(denied.response.body)["error"]["code"] == "invalid_api_key"
 
 
-def test_one_socket_too_many_is_denied_with_a_time(
-    client: OpenAI, echo: EchoEngine, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(gate, "SOCKETS_PER_USER", 0)
+def test_one_socket_too_many_is_denied_with_a_time(echo_server: Serving):
+    user_id, key = echo_server.new_user()
+    echo_server.do(echo_server.service.quotas.set_for_user(user_id, QuotaKind.SOCKETS, 0))
 
-    denied = refusal(client.responses.connect().enter)
+    denied = refusal(a_client(echo_server, key.key).responses.connect().enter)
 
     assert denied.response.status_code == 429
     assert denied.response.headers["retry-after"] == "5"

@@ -24,6 +24,8 @@ from app.db.types import AccountRole, Origin, utc_now
 from app.events import LogEvent, ResponseEnded, ResponseView
 from app.ids import ConversationId, LoginId, MessageId, ResponseId, new_login_id, new_user_id
 from app.people.accounts import Principal
+from app.people.quotas import Quotas
+from app.people.usage import Usage
 from engine.api import Engine, Limits, Message, Role, Sampling
 
 GREEDY = Sampling(temperature=0.0)
@@ -64,9 +66,11 @@ class Domain:
         self.db = db
         self.hub = Hub()
         self.logs = EventLogs()
-        self.conversations = Conversations(db, self.hub)
-        self.library = Library(db)
-        self.supervisor = Supervisor(db, engine, self.logs, self.hub)
+        self.quotas = Quotas(db)
+        self.usage = Usage(db, self.quotas)
+        self.conversations = Conversations(db, self.hub, self.usage)
+        self.library = Library(db, self.usage)
+        self.supervisor = Supervisor(db, engine, self.logs, self.hub, usage=self.usage)
         self.warming = Warming(db, engine, self.library, self.supervisor.heads)
 
     async def send(

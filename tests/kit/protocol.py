@@ -23,6 +23,7 @@ PARTS = (
     events.ResponseView,
     events.Usage,
     events.Problem,
+    events.QuotaFault,
 )
 
 

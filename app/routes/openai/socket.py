@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from app.chat.entry import TurnRequest
 from app.chat.supervisor import Supervisor
-from app.errors import AppError, InvalidRequest, NotFound
+from app.errors import AppError, InvalidRequest, NotFound, TooMany
 from app.ids import ResponseId
 from app.routes.connection import OpenSocket
 from app.routes.gate import Gate
@@ -26,6 +26,8 @@ from app.routes.openai.requests import Document, not_supported, read_document, r
 from app.routes.openai.turns import echo, response_turn
 from app.routes.openai.view import ResponseFold
 from app.routes.problems import (
+    CLOSE_LATER,
+    CLOSE_OLD,
     CLOSE_SIGNED_OUT,
     answering,
     as_app_error,
@@ -37,8 +39,7 @@ from engine.api import Engine
 LONGEST_FRAME = 1024 * 1024
 """In characters; what is longer is refused, and the connection lives."""
 LIFETIME_S = 3600.0
-CLOSE_OLD = 1000
-"""Final for an SDK: its owner reconnects, knowing that the connection's memory is gone."""
+"""Its end is final for an SDK: the owner reconnects, knowing that the connection's memory is gone."""
 
 OutwardEvent = ServerEvent | ErrorEvent
 
@@ -74,8 +75,9 @@ async def dialect_socket(
 ) -> None:
     rooms = Rooms(supervisor=supervisor, engine=engine)
     async with answering(socket):
+        gate.knock(socket)
         principal = await gate.bearer(socket)
-        with gate.seat(principal):
+        async with gate.seat(socket, principal):
             await socket.accept()
             client = OpenSocket[OutwardEvent](socket, principal, gate, gate.bearer)
             await Connection(client, rooms).run()
@@ -120,6 +122,13 @@ class Connection:
     # ------------------------------------------------------------ the reader
 
     async def _read(self, group: asyncio.TaskGroup) -> int | None:
+        try:
+            return await self._hear(group)
+        except TooMany as flood:
+            await self._outbox.put(error_event(flood))
+            return CLOSE_LATER
+
+    async def _hear(self, group: asyncio.TaskGroup) -> int | None:
         while (message := await self._client.receive()) is not None:
             if not await self._client.may_go_on():
                 return CLOSE_SIGNED_OUT

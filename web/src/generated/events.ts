@@ -149,6 +149,13 @@ export interface Problem {
   message: string;
   field: string | null;
   retry_after_s: number | null;
+  quota: QuotaFault | null;
+}
+
+export interface QuotaFault {
+  kind: string;
+  limit: number;
+  resets_at: number | null;
 }
 
 export interface Receipt {

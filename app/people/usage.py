@@ -1,0 +1,308 @@
+"""What each user has used: counted when a turn is let in, and when it has ended.
+
+    let in    one request more; its tokens are held; what it stores is added
+    ended     the hold goes; its tokens and its reply's bytes are added
+
+All in the transaction that stores the turn, under the lock of the user's meter, so that of turns that
+come at once no more are let in than a quota allows, and what is refused leaves nothing. Holds are in
+memory: there is one server, and with it they go. What a user stores is a running sum, corrected by
+whoever adds or deletes.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, case, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
+
+from app.db.base import Database, upsert
+from app.db.models import Meter, UsageDay
+from app.db.types import QuotaKind
+from app.ids import ResponseId, UserId
+from app.people import rates
+from app.people.quotas import Limits, Quotas, midnight, refusal, today
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that wants to be let in."""
+
+    response_id: ResponseId
+    user_id: UserId
+    key_id: str
+    """Empty for what came by a login."""
+    model: str
+    held_tokens: int
+    """The most that it may take, as far as that is known."""
+    stored_bytes: int
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn came to."""
+
+    computed_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def counted_tokens(self) -> int:
+        """What was found warm costs nothing."""
+        return self.computed_tokens + self.output_tokens
+
+
+class Used(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a quota is used."""
+
+    kind: QuotaKind
+    used: int | None
+    """None for what is not counted here (`sockets`, `kept_warm_bytes`)."""
+    allowed: int | None
+    source: str
+    group_id: str | None
+    resets_at: float | None
+
+
+class DayOfUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's ended turns of one day of UTC, by model and key; `key_id` is None for the page's."""
+
+    day: str
+    model: str
+    key_id: str | None
+    requests: int
+    computed_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class Usage:
+    """One per server."""
+
+    def __init__(self, db: Database, quotas: Quotas) -> None:
+        self.quotas = quotas
+        self._rates = rates.Rates()
+        self._db = db
+        self._holds: dict[ResponseId, Ask] = {}
+        self._drafted = Counter[UserId]()
+        """Tokens of drafts, until the next message takes them along."""
+
+    # ------------------------------------------------------------ how often
+
+    def begins(self, user_id: UserId) -> None:
+        """A turn or a conversation. Raises `TooMany`."""
+        self._rates.take(rates.CREATES_PER_USER, user_id)
+
+    def stops(self, user_id: UserId) -> None:
+        """An answer. Raises `TooMany`."""
+        self._rates.take(rates.CANCELS_PER_USER, user_id)
+
+    def pins(self, user_id: UserId) -> None:
+        """A conversation, which is to be kept warm. Raises `TooMany`."""
+        self._rates.take(rates.PINS_PER_USER, user_id)
+
+    def knocks(self, address: str) -> None:
+        """Somebody there wants a socket. Raises `TooMany`."""
+        self._rates.take(rates.HANDSHAKES_PER_ADDRESS, address)
+
+    def opens(self, user_id: UserId) -> None:
+        """A socket. Raises `TooMany`."""
+        self._rates.take(rates.HANDSHAKES_PER_USER, user_id)
+
+    # ------------------------------------------------------------ turns
+
+    async def admit(self, session: AsyncSession, ask: Ask) -> None:
+        """Count a turn. Raises `QuotaExceeded`."""
+        drafted = self._drafted[ask.user_id]
+        meter = await self._count(
+            session, ask.user_id, ask.stored_bytes, requests=1, tokens=drafted
+        )
+        now = self.quotas.now()
+        limits = await self.quotas.limits(session, ask.user_id)
+        held = [one for one in self._holds.values() if one.user_id == ask.user_id]
+        tokens = meter.tokens + sum(one.held_tokens for one in held) + ask.held_tokens
+        for kind, amount in (
+            (QuotaKind.REQUESTS, meter.requests),
+            (QuotaKind.TOKENS, tokens),
+            (QuotaKind.GENERATIONS, len(held) + 1),
+            (QuotaKind.STORED, meter.stored_bytes if ask.stored_bytes else 0),
+        ):
+            allowed = limits[kind].allowed
+            if allowed is not None and amount > allowed:
+                raise refusal(kind, allowed, now)
+        self._holds[ask.response_id] = ask
+        self._drafted.subtract({ask.user_id: drafted})
+
+    async def let_in(self, ask: Ask) -> None:
+        """`admit` for what is not stored."""
+        async with self._db.jot() as session:
+            await self.admit(session, ask)
+
+    def release(self, response_id: ResponseId) -> None:
+        """It does not run (any more)."""
+        self._holds.pop(response_id, None)
+
+    async def settle(
+        self, session: AsyncSession, response_id: ResponseId, cost: Cost, stored_bytes: int = 0
+    ) -> None:
+        """Count what a turn came to; `release` it when that is committed.
+
+        Of a user who was removed meanwhile nothing is counted.
+        """
+        ask = self._holds.get(response_id)
+        if ask is None:
+            return
+        day = today(self.quotas.now())
+        values = {
+            "stored_bytes": Meter.stored_bytes + stored_bytes,
+            "requests": _of_day(Meter.requests, day),
+            "tokens": _of_day(Meter.tokens, day) + cost.counted_tokens,
+            "day": day,
+        }
+        query = update(Meter).where(Meter.user_id == ask.user_id).values(values)
+        if await session.scalar(query.returning(Meter.user_id)) is not None:
+            await _write_down(session, ask, day, cost)
+
+    async def leave(self, response_id: ResponseId, cost: Cost) -> None:
+        """`settle` and `release` for what is not stored."""
+        async with self._db.jot() as session:
+            await self.settle(session, response_id, cost)
+        self.release(response_id)
+
+    # ------------------------------------------------------------ drafts
+
+    def drafted(self, user_id: UserId, tokens: int) -> None:
+        """Computed of what somebody types: it counts for the day once they send something."""
+        if tokens:
+            self._drafted[user_id] += tokens
+
+    async def may_draft(self, user_id: UserId) -> bool:
+        """Whether anything is left of the day's tokens."""
+        day = today(self.quotas.now())
+        async with self._db.read() as session:
+            allowed = (await self.quotas.limits(session, user_id))[QuotaKind.TOKENS].allowed
+            if allowed is None:
+                return True
+            used = select(Meter.tokens).where(Meter.user_id == user_id, Meter.day == day)
+            spent = await session.scalar(used) or 0
+        return spent + self._drafted[user_id] < allowed
+
+    def forget_user(self, user_id: UserId) -> None:
+        self._drafted.pop(user_id, None)
+
+    # ------------------------------------------------------------ what is stored
+
+    async def store(self, session: AsyncSession, user_id: UserId, added_bytes: int) -> None:
+        """Count what is stored otherwise than by a turn. Raises `QuotaExceeded`."""
+        meter = await self._count(session, user_id, added_bytes)
+        allowed = (await self.quotas.limits(session, user_id))[QuotaKind.STORED].allowed
+        if allowed is not None and meter.stored_bytes > allowed:
+            raise refusal(QuotaKind.STORED, allowed, self.quotas.now())
+
+    async def _count(
+        self,
+        session: AsyncSession,
+        user_id: UserId,
+        added_bytes: int,
+        *,
+        requests: int = 0,
+        tokens: int = 0,
+    ) -> Row[int, int, int]:
+        """The meter with this added, locked until the transaction ends."""
+        day = today(self.quotas.now())
+        query = upsert(session, Meter).values(
+            user_id=user_id, stored_bytes=added_bytes, day=day, requests=requests, tokens=tokens
+        )
+        query = query.on_conflict_do_update(
+            index_elements=["user_id"],
+            set_={
+                "stored_bytes": Meter.stored_bytes + added_bytes,
+                "requests": _of_day(Meter.requests, day) + requests,
+                "tokens": _of_day(Meter.tokens, day) + tokens,
+                "day": day,
+            },
+        )
+        counted = query.returning(Meter.stored_bytes, Meter.requests, Meter.tokens)
+        return (await session.execute(counted)).one()
+
+    async def check_kept(self, session: AsyncSession, user_id: UserId, kept_bytes: int) -> None:
+        """Whether a user may keep so much KV warm. Raises `QuotaExceeded`."""
+        allowed = (await self.quotas.limits(session, user_id))[QuotaKind.KEPT_WARM].allowed
+        if allowed is not None and kept_bytes > allowed:
+            raise refusal(QuotaKind.KEPT_WARM, allowed, self.quotas.now())
+
+    # ------------------------------------------------------------ how it stands
+
+    async def of(self, user_id: UserId) -> tuple[Used, ...]:
+        """Each quota of a user, with what is used of it."""
+        async with self._db.read() as session:
+            meter = await session.get(Meter, user_id)
+            limits = await self.quotas.limits(session, user_id)
+        return tuple(self._used(kind, meter, user_id, limits) for kind in QuotaKind)
+
+    def _used(self, kind: QuotaKind, meter: Meter | None, user_id: UserId, limits: Limits) -> Used:
+        now = self.quotas.now()
+        of_today = meter is not None and meter.day == today(now)
+        used: dict[QuotaKind, int] = {
+            QuotaKind.REQUESTS: meter.requests if meter and of_today else 0,
+            QuotaKind.TOKENS: (meter.tokens if meter and of_today else 0) + self._drafted[user_id],
+            QuotaKind.GENERATIONS: sum(o.user_id == user_id for o in self._holds.values()),
+            QuotaKind.STORED: meter.stored_bytes if meter else 0,
+        }
+        limit = limits[kind]
+        return Used(
+            kind=kind,
+            used=used.get(kind),
+            allowed=limit.allowed,
+            source=limit.source,
+            group_id=limit.group_id,
+            resets_at=midnight(now).timestamp() if kind.is_daily else None,
+        )
+
+    async def days(self, user_id: UserId, since: str) -> Sequence[DayOfUse]:
+        """Day by day from `since` (as `2026-12-31`) on, the newest first."""
+        query = (
+            select(UsageDay)
+            .where(UsageDay.user_id == user_id, UsageDay.day >= since)
+            .order_by(UsageDay.day.desc(), UsageDay.model, UsageDay.key_id)
+        )
+        async with self._db.read() as session:
+            return [day_of_use(row) for row in await session.scalars(query)]
+
+
+def day_of_use(row: UsageDay) -> DayOfUse:
+    return DayOfUse(
+        day=row.day,
+        model=row.model,
+        key_id=row.key_id or None,
+        requests=row.requests,
+        computed_tokens=row.computed_tokens,
+        cached_tokens=row.cached_tokens,
+        output_tokens=row.output_tokens,
+    )
+
+
+async def correct(session: AsyncSession, user_id: UserId, added_bytes: int) -> None:
+    """What a user stores is so much more, or (negative) less, whatever their quota says."""
+    query = update(Meter).where(Meter.user_id == user_id)
+    await session.execute(query.values(stored_bytes=Meter.stored_bytes + added_bytes))
+
+
+def _of_day(column: InstrumentedAttribute[int], day: str) -> ColumnElement[int]:
+    """What a meter shows on that day."""
+    return case((Meter.day == day, column), else_=0)
+
+
+async def _write_down(session: AsyncSession, ask: Ask, day: str, cost: Cost) -> None:
+    new = {
+        "requests": 1,
+        "computed_tokens": cost.computed_tokens,
+        "cached_tokens": cost.cached_tokens,
+        "output_tokens": cost.output_tokens,
+    }
+    named = {"user_id": ask.user_id, "day": day, "model": ask.model, "key_id": ask.key_id}
+    query = upsert(session, UsageDay).values(**named, **new)
+    query = query.on_conflict_do_update(
+        index_elements=list(named),
+        set_={name: getattr(UsageDay, name) + amount for name, amount in new.items()},
+    )
+    await session.execute(query)

@@ -1,0 +1,240 @@
+"""How often and how many: buckets, and what a door says to who comes too often."""
+
+import contextlib
+import json
+
+import msgspec
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from app import frames
+from app.db.types import QuotaKind
+from app.errors import TooMany
+from app.frames import ErrorFrame, Subscribe
+from app.ids import ConversationId
+from app.people import rates
+from app.people.rates import Rate, Rates
+from app.routes import connection, watches
+from app.routes import socket as browser
+from app.routes.problems import CLOSE_LATER, CLOSE_OLD
+from tests.kit.people import Clock
+from tests.kit.serving import Serving
+from tests.kit.staff import Somebody, closes, done, somebody
+
+PAIR = Rate(acts="acts", burst=2, per_s=0.5)
+
+
+def wait(found: Rates, subject: str) -> float | None:
+    """How long the subject is told to wait; None where it may act."""
+    try:
+        found.take(PAIR, subject)
+    except TooMany as told:
+        return told.retry_after_s
+    return None
+
+
+def test_a_bucket_is_emptied_at_once_and_fills_steadily():
+    now = [0.0]
+    found = Rates(lambda: now[0])
+
+    first = [wait(found, "ann") for _ in range(3)]
+    other = wait(found, "ben")
+    now[0] = 1.0
+    early = wait(found, "ann")
+    now[0] = 3.0
+    later = [wait(found, "ann") for _ in range(2)]
+    now[0] = 1000.0
+    full = [wait(found, "ann") for _ in range(3)]
+
+    assert (first, other, early) == ([None, None, 2.0], None, 1.0)
+    assert later == [None, 1.0]
+    assert [one is None for one in full] == [True, True, False]
+
+
+def test_there_are_only_so_many_buckets_and_who_is_held_back_keeps_theirs():
+    found = Rates(Clock().seconds, bound=10)
+    held = [wait(found, "ann") for _ in range(3)]
+    for stranger in range(100):
+        wait(found, str(stranger))
+        held.append(wait(found, "ann"))
+
+    assert len(found) == 10
+    assert held[:2] == [None, None]
+    assert None not in held[2:]
+
+
+# ---------------------------------------------------------------- on real connections
+
+
+def slower(monkeypatch: pytest.MonkeyPatch, module: object, name: str, burst: int = 2) -> None:
+    rate = getattr(rates, name)
+    monkeypatch.setattr(module, name, msgspec.structs.replace(rate, burst=burst, per_s=0.001))
+
+
+async def told(handshake: contextlib.AbstractAsyncContextManager[object]) -> tuple[int, int, str]:
+    with pytest.raises(InvalidStatus) as refused:
+        async with handshake:
+            pass
+    answer = refused.value.response
+    return answer.status_code, int(answer.headers["retry-after"]), answer.body.decode()
+
+
+@pytest.mark.parametrize("name", ["HANDSHAKES_PER_ADDRESS", "HANDSHAKES_PER_USER"])
+async def test_who_opens_sockets_too_often_is_told_when_to_come_again(
+    house: Serving, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    slower(monkeypatch, rates, name)
+    async with somebody(house) as who:
+        async with who.tab(), who.program():
+            pass
+        page, program = await told(who.socket()), await told(who.program())
+
+    assert page[0] == program[0] == 429
+    assert min(page[1], program[1]) > 1
+    assert json.loads(page[2])["code"] == "rate_limit_exceeded"
+    assert json.loads(program[2])["error"]["code"] == "rate_limit_exceeded"
+
+
+async def test_an_address_has_so_many_sockets(house: Serving, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(house.service.gate, "_per_address", 2)
+    async with somebody(house) as one, somebody(house) as other:
+        async with one.tab(), other.program():
+            status, _, body = await told(one.socket())
+        house.until(lambda: house.service.gate.open_sockets == 0)
+        async with one.tab():
+            pass
+
+    assert status == 429
+    assert "from this address" in json.loads(body)["detail"]
+
+
+async def test_who_floods_a_socket_with_frames_is_told_and_closed(
+    house: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    slower(monkeypatch, connection, "FRAMES_PER_SOCKET")
+    async with somebody(house) as who, who.tab() as tab, who.program() as program:
+        for _ in range(3):
+            await tab.socket.send("{}")
+            await program.send("{}")
+        error = await tab.expect(
+            ErrorFrame, lambda frame: frame.error.code == "rate_limit_exceeded"
+        )
+        codes = [await closes(tab.socket), await closes(program)]
+
+    assert error.error.retry_after_s is not None
+    assert codes == [CLOSE_LATER, CLOSE_LATER]
+
+
+async def test_who_begins_or_stops_too_often_is_told_on_socket_and_http_alike(
+    house: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    async with somebody(house) as who, who.tab() as tab:
+        conversation_id = await who.conversation()
+        accepted = await tab.say(conversation_id, "hello")
+        for name in ("CREATES_PER_USER", "CANCELS_PER_USER"):
+            slower(monkeypatch, rates, name, burst=0)
+        house.call(house.service.usage._rates._buckets.clear)
+        await tab.send(
+            frames.TurnCreate(
+                request_id="again",
+                conversation_id=conversation_id,
+                client_message_id="c9",
+                parent_id=None,
+                text="hello",
+            )
+        )
+        on_socket = await tab.expect(ErrorFrame)
+        refused = [
+            await who.client.post("/api/conversations", json={}),
+            await who.client.post(f"/api/responses/{accepted.response.id}/cancel"),
+            await who.ask("POST", "/v1/responses", json={"model": "echo", "input": "hello"}),
+        ]
+
+    assert on_socket.error.code == "rate_limit_exceeded"
+    assert [answer.status_code for answer in refused] == [429] * 3
+    assert all("retry-after" in answer.headers for answer in refused)
+
+
+async def test_a_socket_watches_so_many_conversations(
+    house: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(watches, "MOST_SUBSCRIPTIONS", 1)
+    async with somebody(house) as who, who.tab() as tab:
+        first, second = [await who.conversation() for _ in range(2)]
+        await tab.subscribe(first)
+        await tab.subscribe(first)
+        await tab.send(Subscribe(request_id="second", conversation_id=ConversationId(second)))
+        refused = await tab.expect(ErrorFrame)
+        await tab.send(frames.Unsubscribe(request_id="leave", conversation_id=first))
+        await tab.subscribe(second)
+
+    assert (refused.request_id, refused.error.code) == ("second", "rate_limit_exceeded")
+
+
+@pytest.mark.parametrize("name", ["IDLE_S", "LIFETIME_S"])
+async def test_a_page_that_is_idle_or_old_is_closed_and_comes_back(
+    house: Serving, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    async with somebody(house) as who:
+        monkeypatch.setattr(browser, name, 0.2)
+        async with who.socket() as socket:
+            code = await closes(socket)
+        monkeypatch.undo()
+        async with who.tab():
+            pass
+
+    assert code == CLOSE_OLD
+
+
+# ---------------------------------------------------------------- quotas at the doors
+
+
+async def set_quota(house: Serving, who: Somebody, kind: QuotaKind, allowed: int) -> None:
+    house.do(house.service.quotas.set_for_user(who.user_id, kind, allowed))
+
+
+async def test_a_quota_that_is_used_up_is_told_in_every_dialect(house: Serving):
+    async with somebody(house) as who, who.tab() as tab, who.program() as program:
+        conversation_id = await who.conversation()
+        await set_quota(house, who, QuotaKind.REQUESTS, 0)
+        turn = {"client_message_id": "c1", "parent_id": None, "text": "Go on"}
+        page = await who.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
+        asked = {"model": "echo", "input": "Go on"}
+        dialect = await who.ask("POST", "/v1/responses", json=asked)
+        await tab.send(
+            frames.TurnCreate(
+                request_id="r1",
+                conversation_id=conversation_id,
+                client_message_id="c1",
+                parent_id=None,
+                text="Go on",
+            )
+        )
+        on_socket = (await tab.expect(ErrorFrame)).error
+        await program.send(json.dumps({"type": "response.create", **asked}))
+        event = json.loads(await program.recv())
+        mine = await done(await who.client.get("/api/account/usage"))
+
+    told = page.json()
+    assert (page.status_code, told["code"]) == (429, "quota_exceeded")
+    assert told["quota"]["kind"] == "requests_per_day"
+    assert told["quota"]["limit"] == 0
+    assert told["quota"]["resets_at"] % 86_400 == 0
+    for answer in (page, dialect):
+        assert 0 < int(answer.headers["retry-after"]) <= 86_400
+    assert on_socket.quota is not None
+    assert on_socket.quota.kind == "requests_per_day"
+    assert dialect.json()["error"]["code"] == event["error"]["code"] == "insufficient_quota"
+    assert event["status"] == 429
+    assert "0 requests a day" in dialect.json()["error"]["message"]
+    requests = next(one for one in mine["quotas"] if one["kind"] == "requests_per_day")
+    assert (requests["used"], requests["allowed"], requests["source"]) == (0, 0, "own")
+
+
+async def test_who_may_have_no_socket_gets_none(house: Serving):
+    async with somebody(house) as who:
+        await set_quota(house, who, QuotaKind.SOCKETS, 0)
+        status, _, body = await told(who.socket())
+
+    assert status == 429
+    assert json.loads(body)["quota"]["kind"] == "sockets"
