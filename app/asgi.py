@@ -23,6 +23,7 @@ from app.db.revisions import check_revision, migrate
 from app.errors import AppError
 from app.launch import engine_config
 from app.routes import problems, starting
+from app.routes.cut import Cut
 from app.routes.front import Front
 from app.routes.table import route_table
 from app.service import Service
@@ -68,7 +69,7 @@ def compose(service: Service) -> Litestar:
         logging_config=None,
     )
     # Litestar's middleware runs only behind a path that it knows; ours meets every request.
-    app.asgi_handler = Front(app.asgi_handler, gate)
+    app.asgi_handler = Front(Cut(app.asgi_handler, gate), gate)
     return app
 
 

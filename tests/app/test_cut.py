@@ -1,0 +1,107 @@
+"""Answers over HTTP that are under way when the rights of who asked go; on both databases."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import httpx
+import pytest
+
+from app.db.base import Database
+from app.db.types import AccountRole
+from app.people.accounts import Accounts
+from app.people.keys import Keys
+from tests.kit.peers import engine_of, until
+from tests.kit.serving import Serving
+from tests.kit.staff import CUT_S, Somebody, boss, done, somebody
+
+Way = Callable[[Serving, Somebody, str], Awaitable[None]]
+ASKED = {"model": "echo", "input": "Go on", "store": True}
+CHAT = {"model": "echo", "messages": [{"role": "user", "content": "Go on"}]}
+
+
+async def revoke_the_key(house: Serving, who: Somebody, database_url: str) -> None:
+    await done(await who.client.delete(f"/api/keys/{who.key.view.id}"))
+    await done(await who.client.post("/api/logout"))
+
+
+async def revoke_beside_the_server(house: Serving, who: Somebody, database_url: str) -> None:
+    async with contextlib.aclosing(Database(database_url)) as db:
+        await Keys(db, Accounts(db)).revoke(who.user_id, who.key.view.id)
+        await Accounts(db).set_password(who.user_id, "another long password")
+
+
+async def move(house: Serving, who: Somebody, database_url: str) -> None:
+    async with boss(house) as admin:
+        path = f"/api/users/{who.user_id}"
+        await done(await admin.client.patch(path, json={"role": AccountRole.AUDITOR}))
+
+
+async def remove(house: Serving, who: Somebody, database_url: str) -> None:
+    async with contextlib.aclosing(Database(database_url)) as db:
+        await Accounts(db).remove(who.user_id)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    who: Somebody, house: Serving
+) -> AsyncIterator[list[asyncio.Task[tuple[int, bytes]]]]:
+    """A page's stream, two programs' streams and one that waits for the whole, all under way."""
+    house.call(engine_of(house).hold, 4)
+    conversation_id = await who.conversation()
+    turn = {"client_message_id": "c1", "parent_id": None, "text": "Go on"}
+    path = f"/api/conversations/{conversation_id}/turns"
+    response_id = (await done(await who.client.post(path, json=turn)))["response"]["id"]
+    headers = {"authorization": f"Bearer {who.key.key}"}
+    async with (
+        httpx.AsyncClient(base_url=who.server.url, headers=headers, timeout=60) as program,
+        asyncio.TaskGroup() as group,
+    ):
+
+        async def hear(
+            client: httpx.AsyncClient, method: str, path: str, body: object
+        ) -> tuple[int, bytes]:
+            async with client.stream(method, path, json=body) as answer:
+                return answer.status_code, await answer.aread()
+
+        asked: list[tuple[httpx.AsyncClient, str, str, object]] = [
+            (who.client, "GET", f"/api/responses/{response_id}/events", None),
+            (program, "POST", "/v1/responses", {**ASKED, "stream": True}),
+            (program, "POST", "/v1/chat/completions", {**CHAT, "stream": True}),
+            (program, "POST", "/v1/responses", ASKED),
+        ]
+        tasks = [group.create_task(hear(*one)) for one in asked]
+        await until(house, lambda: house.service.supervisor.live_turns == len(asked))
+        yield tasks
+        house.call(engine_of(house).release)
+
+
+@pytest.mark.parametrize("way", [revoke_the_key, revoke_beside_the_server, move, remove])
+async def test_streams_and_who_waits_are_cut_off_within_a_second(
+    house: Serving, database_url: str, way: Way
+):
+    async with somebody(house) as who, listening(who, house) as tasks:
+        await way(house, who, database_url)
+        async with asyncio.timeout(CUT_S):
+            page, events, chunks, whole = await asyncio.gather(*tasks)
+
+    assert page[0] == events[0] == chunks[0] == 200
+    said = [json.loads(body.rpartition(b"data: ")[2]) for _, body in (page, events, chunks)]
+    assert said[0]["type"] == said[1]["type"] == "error"
+    refused = {said[0]["error"]["code"], said[1]["code"], said[2]["error"]["code"]}
+    assert refused <= {"unauthenticated", "invalid_api_key", "forbidden"}, said
+    assert whole[0] in (401, 403)
+    assert json.loads(whole[1])["error"]["code"] in refused
+
+
+async def test_what_does_not_concern_who_asked_cuts_nothing(house: Serving):
+    async with somebody(house) as who, somebody(house) as other, listening(who, house) as tasks:
+        house.do(house.service.accounts.set_password(other.user_id, "another long password"))
+        await done(await who.client.post("/api/keys", json={"name": "one more"}))
+        house.call(engine_of(house).release)
+        async with asyncio.timeout(30):
+            answers = await asyncio.gather(*tasks)
+
+    assert [status for status, _ in answers] == [200] * 4
+    assert all(b'"code"' not in body.rpartition(b"data: ")[2] for _, body in answers[:3])
