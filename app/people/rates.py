@@ -64,14 +64,14 @@ class Rates:
     def __init__(self, clock: Callable[[], float] = time.monotonic, bound: int = _BOUND) -> None:
         self._clock = clock
         self._bound = bound
-        self._buckets: OrderedDict[tuple[str, Hashable], Bucket] = OrderedDict()
+        self._buckets: OrderedDict[tuple[Rate, Hashable], Bucket] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._buckets)
 
     def take(self, rate: Rate, subject: Hashable) -> None:
         """Count one act of the subject. Raises `TooMany`."""
-        key = (rate.acts, subject)
+        key = (rate, subject)
         bucket = self._buckets.pop(key, None) or Bucket(rate, self._clock)
         self._buckets[key] = bucket
         if len(self._buckets) > self._bound:

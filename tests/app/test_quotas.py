@@ -7,7 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import func, select
 
+from app.chat.apart import Apart
 from app.chat.conversations import Changes
+from app.chat.export import Export
+from app.chat.imports import Imports
 from app.chat.ledger import Act
 from app.chat.library import Access, Text
 from app.db.base import Database
@@ -349,6 +352,26 @@ async def test_who_is_full_stores_no_more_by_any_road_until_something_is_deleted
     assert {fault.retry_after_s for fault in faults} == {None}
     assert after == before
     assert items == ()
+
+
+async def test_an_import_for_which_there_is_no_room_leaves_nothing(db: Database):
+    async with open_domain(db, EchoEngine()) as domain:
+        ann = await new_person(db)
+        for text in ("one", "two"):
+            await domain.say(ann, (await domain.conversations.create(ann.user_id)).id, text)
+        file = b"".join([part async for part in Export(db).all(ann.user_id)])
+        imports = Imports(db, domain.hub, Apart(), domain.usage)
+        each = 3 + REPLY_TOKENS
+        await domain.quotas.set_for_user(ann.user_id, QuotaKind.STORED, 3 * each)
+        fault = await refused(imports.take(ann.user_id, file))
+        left = await stored_bytes(db, ann.user_id), await count(db, Conversation)
+        await domain.quotas.set_for_user(ann.user_id, QuotaKind.STORED, 4 * each)
+        await imports.take(ann.user_id, file)
+        full = await stored_bytes(db, ann.user_id)
+
+    assert fault.quota == "stored_bytes"
+    assert left == ((2 * each,) * 3, 2)
+    assert full == (4 * each,) * 3
 
 
 async def refused(work: object) -> QuotaExceeded:

@@ -1,5 +1,6 @@
 """How often and how many: buckets, and what a door says to who comes too often."""
 
+import asyncio
 import contextlib
 import json
 
@@ -19,7 +20,7 @@ from app.routes import socket as browser
 from app.routes.problems import CLOSE_LATER, CLOSE_OLD
 from tests.kit.people import Clock
 from tests.kit.serving import Serving
-from tests.kit.staff import Somebody, closes, done, somebody
+from tests.kit.staff import Somebody, boss, closes, done, somebody
 
 PAIR = Rate(acts="acts", burst=2, per_s=0.5)
 
@@ -79,6 +80,7 @@ async def told(handshake: contextlib.AbstractAsyncContextManager[object]) -> tup
     return answer.status_code, int(answer.headers["retry-after"]), answer.body.decode()
 
 
+@pytest.mark.row("rates")
 @pytest.mark.parametrize("name", ["HANDSHAKES_PER_ADDRESS", "HANDSHAKES_PER_USER"])
 async def test_who_opens_sockets_too_often_is_told_when_to_come_again(
     house: Serving, monkeypatch: pytest.MonkeyPatch, name: str
@@ -95,7 +97,9 @@ async def test_who_opens_sockets_too_often_is_told_when_to_come_again(
     assert json.loads(program[2])["error"]["code"] == "rate_limit_exceeded"
 
 
+@pytest.mark.row("counts")
 async def test_an_address_has_so_many_sockets(house: Serving, monkeypatch: pytest.MonkeyPatch):
+    house.until(lambda: house.service.gate.open_sockets == 0)
     monkeypatch.setattr(house.service.gate, "_per_address", 2)
     async with somebody(house) as one, somebody(house) as other:
         async with one.tab(), other.program():
@@ -108,6 +112,7 @@ async def test_an_address_has_so_many_sockets(house: Serving, monkeypatch: pytes
     assert "from this address" in json.loads(body)["detail"]
 
 
+@pytest.mark.row("rates")
 async def test_who_floods_a_socket_with_frames_is_told_and_closed(
     house: Serving, monkeypatch: pytest.MonkeyPatch
 ):
@@ -125,6 +130,7 @@ async def test_who_floods_a_socket_with_frames_is_told_and_closed(
     assert codes == [CLOSE_LATER, CLOSE_LATER]
 
 
+@pytest.mark.row("rates")
 async def test_who_begins_or_stops_too_often_is_told_on_socket_and_http_alike(
     house: Serving, monkeypatch: pytest.MonkeyPatch
 ):
@@ -133,7 +139,6 @@ async def test_who_begins_or_stops_too_often_is_told_on_socket_and_http_alike(
         accepted = await tab.say(conversation_id, "hello")
         for name in ("CREATES_PER_USER", "CANCELS_PER_USER"):
             slower(monkeypatch, rates, name, burst=0)
-        house.call(house.service.usage._rates._buckets.clear)
         await tab.send(
             frames.TurnCreate(
                 request_id="again",
@@ -155,6 +160,7 @@ async def test_who_begins_or_stops_too_often_is_told_on_socket_and_http_alike(
     assert all("retry-after" in answer.headers for answer in refused)
 
 
+@pytest.mark.row("counts")
 async def test_a_socket_watches_so_many_conversations(
     house: Serving, monkeypatch: pytest.MonkeyPatch
 ):
@@ -171,6 +177,7 @@ async def test_a_socket_watches_so_many_conversations(
     assert (refused.request_id, refused.error.code) == ("second", "rate_limit_exceeded")
 
 
+@pytest.mark.row("counts")
 @pytest.mark.parametrize("name", ["IDLE_S", "LIFETIME_S"])
 async def test_a_page_that_is_idle_or_old_is_closed_and_comes_back(
     house: Serving, monkeypatch: pytest.MonkeyPatch, name: str
@@ -193,6 +200,7 @@ async def set_quota(house: Serving, who: Somebody, kind: QuotaKind, allowed: int
     house.do(house.service.quotas.set_for_user(who.user_id, kind, allowed))
 
 
+@pytest.mark.row("quotas")
 async def test_a_quota_that_is_used_up_is_told_in_every_dialect(house: Serving):
     async with somebody(house) as who, who.tab() as tab, who.program() as program:
         conversation_id = await who.conversation()
@@ -231,6 +239,7 @@ async def test_a_quota_that_is_used_up_is_told_in_every_dialect(house: Serving):
     assert (requests["used"], requests["allowed"], requests["source"]) == (0, 0, "own")
 
 
+@pytest.mark.row("counts")
 async def test_who_may_have_no_socket_gets_none(house: Serving):
     async with somebody(house) as who:
         await set_quota(house, who, QuotaKind.SOCKETS, 0)
@@ -238,3 +247,47 @@ async def test_who_may_have_no_socket_gets_none(house: Serving):
 
     assert status == 429
     assert json.loads(body)["quota"]["kind"] == "sockets"
+
+
+@pytest.mark.row("quotas")
+async def test_fifty_messages_at_once_over_real_connections_never_exceed_a_quota(house: Serving):
+    async with somebody(house) as who:
+        await set_quota(house, who, QuotaKind.REQUESTS, 7)
+        asked = {"model": "echo", "input": "Go on"}
+        answers = await asyncio.gather(
+            *(who.ask("POST", "/v1/responses", json=asked) for _ in range(50))
+        )
+        mine = await done(await who.client.get("/api/account/usage"))
+
+    assert sorted(answer.status_code for answer in answers) == [200] * 7 + [429] * 43
+    assert {one["kind"]: one["used"] for one in mine["quotas"]}["requests_per_day"] == 7
+    (day,) = mine["days"]
+    assert (day["model"], day["key_id"], day["requests"]) == ("echo", who.key.view.id, 7)
+
+
+async def test_administrators_set_and_lift_quotas_of_users_and_groups(house: Serving):
+    async with boss(house) as admin, somebody(house) as who:
+        user = f"/api/users/{who.user_id}"
+        team = (await done(await admin.client.post("/api/groups", json={"name": who.email})))["id"]
+        await done(await admin.client.put(f"/api/groups/{team}/members/{who.user_id}"))
+        for path, allowed in ((f"/api/groups/{team}", 5), (user, None)):
+            to = f"{path}/quotas/tokens_per_day"
+            await done(await admin.client.put(to, json={"allowed": allowed}))
+        own = await done(await admin.client.get(f"{user}/quotas"))
+        theirs = await done(await admin.client.get(f"/api/groups/{team}/quotas"))
+        await done(await admin.client.delete(f"{user}/quotas/tokens_per_day"))
+        used = (await done(await admin.client.get(f"{user}/usage?days=7")))["quotas"]
+        refused = [
+            await admin.client.delete(f"{user}/quotas/tokens_per_day"),
+            await admin.client.put(f"{user}/quotas/nothing", json={"allowed": 1}),
+            await admin.client.put(f"{user}/quotas/sockets", json={"allowed": -1}),
+            await admin.client.put("/api/users/user_no/quotas/sockets", json={"allowed": 1}),
+            await admin.client.get("/api/groups/group_no/quotas"),
+            await who.client.put(f"{user}/quotas/sockets", json={"allowed": None}),
+        ]
+
+    assert own == [{"kind": "tokens_per_day", "allowed": None}]
+    assert theirs == [{"kind": "tokens_per_day", "allowed": 5}]
+    tokens = next(one for one in used if one["kind"] == "tokens_per_day")
+    assert (tokens["allowed"], tokens["source"], tokens["group_id"]) == (5, "group", team)
+    assert [answer.status_code for answer in refused] == [404, 400, 400, 404, 404, 403]
