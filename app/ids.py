@@ -68,5 +68,9 @@ def new_response_id() -> ResponseId:
     return ResponseId(f"resp_{_stamp()}")
 
 
+def new_steer_id() -> str:
+    return f"steer_{_stamp()}"
+
+
 def new_request_id() -> str:
     return f"req_{_stamp()}"

@@ -19,6 +19,7 @@ from app.chat.export import Export
 from app.chat.files import Extraction
 from app.chat.hub import Hub
 from app.chat.imports import Imports
+from app.chat.items import Items
 from app.chat.library import Library
 from app.chat.search import Search
 from app.chat.supervisor import Supervisor
@@ -68,6 +69,7 @@ class Service:
         self.export = Export(self.db)
         self.imports = Imports(self.db, self.hub, self.apart, self.usage)
         self.supervisor = Supervisor(self.db, engine, self.logs, self.hub, usage=self.usage)
+        self.items = Items(self.db, self.supervisor, self.usage)
         self.departures = Departures(self.db, self.supervisor)
         self.heads = self.supervisor.heads
         self.warming = Warming(self.db, engine, self.library, self.heads)

@@ -93,6 +93,7 @@ def make_entry(considered: Considered) -> Entry:
     inputs = _inputs(considered)
     reply = _reply(considered, inputs) if request.generate else None
     begins = considered.branch.conversation is None and request.store
+    appended = request.act is Act.APPEND
     return Entry(
         session_id=considered.branch.session_id,
         begins=request.origin if begins else None,
@@ -105,8 +106,8 @@ def make_entry(considered: Considered) -> Entry:
         response=_response(considered, inputs, reply),
         title=_title(request.messages),
         path_digest=path_digest(considered.user_id, prompt.head.key, _said(considered)),
-        leaf_checked=request.check_leaf,
-        seen_leaf_id=request.seen_leaf_id,
+        leaf_checked=request.check_leaf or appended,
+        seen_leaf_id=considered.branch.parent_id if appended else request.seen_leaf_id,
     )
 
 
@@ -152,6 +153,7 @@ def _asked(considered: Considered, inputs: tuple[Node, ...]) -> Asked:
         input_ids=tuple(node.id for node in inputs if not node.is_mark),
         head_key=head.key,
         opening_end=head.opening_end,
+        in_conversation=request.act is Act.APPEND,
         boot_id=considered.card.boot_id,
     )
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from app.chat.ledger import Acceptance
 from app.events import ResponseView
 from app.frames import ConversationChanged, ConversationDeleted, MessageAdded, MessagesDeleted
 from app.ids import UserId
@@ -66,6 +67,14 @@ class Hub:
         """Tell every watcher of this user."""
         for feed in self._feeds.get(user_id, ()):
             feed.put(notice)
+
+    def announce(self, user_id: UserId, acceptance: Acceptance) -> None:
+        """Tell every watcher of this user of a turn that begins."""
+        for message in acceptance.messages:
+            self.publish(user_id, MessageAdded(message=message))
+        self.publish(user_id, ResponseStarted(response=acceptance.response))
+        if acceptance.conversation is not None:
+            self.publish(user_id, ConversationChanged(conversation=acceptance.conversation))
 
     @contextmanager
     def watch(self, user_id: UserId) -> Iterator[Feed]:

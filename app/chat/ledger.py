@@ -24,6 +24,8 @@ class Act(enum.StrEnum):
 
     SAY = "say"
     """Goes on below it, or begins where none is named."""
+    APPEND = "append"
+    """Goes on below the end of the branch that is shown, in a labelled conversation."""
     EDIT = "edit"
     """Says something else in its place: a sibling of a person's message, and an answer to that."""
     REGENERATE = "regenerate"
@@ -89,6 +91,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     opening_end: int
     boot_id: str
     """Of the engine when the turn was accepted, for a turn that got no receipt."""
+    in_conversation: bool = False
+    """Whether it named its conversation, and not a response or nothing."""
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):

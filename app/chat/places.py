@@ -22,11 +22,15 @@ OPEN = (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 
 
 async def turning_point(
-    session: AsyncSession, place: Place
+    session: AsyncSession, conversation: Conversation, place: Place
 ) -> tuple[MessageId | None, Node | None]:
     """The message that the turn goes below, and the answer that it takes up again."""
     if place.act is Act.SAY:
         return place.message_id, None
+    if place.act is Act.APPEND:
+        if conversation.labels is None:
+            raise NotFound("There is no such conversation.", field="conversation_id")
+        return conversation.leaf_id, None
     row = await session.get(Message, place.message_id) if place.message_id else None
     if row is None or row.conversation_id != place.conversation_id:
         raise NotFound("There is no such message in this conversation.", field="message_id")

@@ -122,6 +122,7 @@ def new_conversation(
         archived_at=None,
         pinned_at=None,
         kept_warm=False,
+        labels=None,
         **_read_columns(reads),
     )
 

@@ -68,7 +68,7 @@ class StoredLedger:
             conversation, earlier = found
             if earlier is not None:
                 return await _repeated(session, conversation, earlier)
-            leaf_id, resumed = await turning_point(session, place)
+            leaf_id, resumed = await turning_point(session, conversation, place)
             branch = await branch_to(session, conversation, leaf_id)
             return msgspec.structs.replace(branch, resumed=resumed)
 
@@ -159,7 +159,7 @@ class StoredLedger:
             return await branch_to(session, conversation, leaf_id)
 
     async def delete_response(self, user_id: UserId, response_id: ResponseId) -> Removed | None:
-        """The last response of an API conversation takes the conversation with it."""
+        """The last response of a conversation that began with one takes it with it."""
         async with self._db.begin() as session:
             row = await session.scalar(_owned(user_id, response_id))
             if row is None:
@@ -173,7 +173,8 @@ class StoredLedger:
             freed, whole_id = text_bytes(row.instructions), None
             conversation.stored_bytes -= freed
             others = select(exists().where(Response.conversation_id == row.conversation_id))
-            if conversation.origin is Origin.API and not await session.scalar(others):
+            is_its_own = conversation.origin is Origin.API and conversation.labels is None
+            if is_its_own and not await session.scalar(others):
                 whole_id, freed = conversation.id, freed + conversation.stored_bytes
                 await session.delete(conversation)
             await correct(session, user_id, -freed)
@@ -246,7 +247,7 @@ async def _inputs(
         select(Message).where(Message.conversation_id == conversation_id, Message.id.in_(ids))
     )
     by_id = {one.id: rows.message_view(one, conversation_id) for one in found}
-    return tuple(by_id[one] for one in ids)
+    return tuple(by_id[one] for one in ids if one in by_id)
 
 
 async def _store_reply(session: AsyncSession, outcome: Outcome) -> int:

@@ -19,7 +19,7 @@ from app.chat.drafts import Drafts
 from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLog, EventLogs, rebuild
 from app.chat.heads import Heads
-from app.chat.hub import Hub, ResponseStarted
+from app.chat.hub import Hub
 from app.chat.intake import RETRY_AFTER_S, Intake, Prepared
 from app.chat.ledger import Acceptance, StoredResponse
 from app.chat.liveness import Liveness, session_of
@@ -31,7 +31,6 @@ from app.db.base import Database
 from app.db.types import Origin
 from app.errors import NotFound, Unavailable
 from app.events import ConversationView, MessageView, ResponseView
-from app.frames import ConversationChanged, MessageAdded
 from app.ids import ConversationId, MessageId, ResponseId, UserId
 from app.people.accounts import Principal
 from app.people.usage import Usage
@@ -192,7 +191,7 @@ class Supervisor:
         turn.log.begin()
         self._group.create_task(self._run(turn))
         if request.origin is Origin.CHAT:
-            self._announce(user_id, acceptance)
+            self._hub.announce(user_id, acceptance)
         return acceptance
 
     def _open(self, prepared: Prepared) -> Turn:
@@ -217,14 +216,6 @@ class Supervisor:
             if turn.log.response.status.ended:
                 self.record.ended(turn.log.response)
 
-    def _announce(self, user_id: UserId, acceptance: Acceptance) -> None:
-        for message in acceptance.messages:
-            self._hub.publish(user_id, MessageAdded(message=message))
-        self._hub.publish(user_id, ResponseStarted(response=acceptance.response))
-        if acceptance.conversation is not None:
-            changed = ConversationChanged(conversation=acceptance.conversation)
-            self._hub.publish(user_id, changed)
-
     async def cancel(self, principal: Principal, response_id: ResponseId) -> int | None:
         """Stop a response in any state, and return when it has ended (law 15).
 
@@ -237,6 +228,12 @@ class Supervisor:
             return await turn.cancel()
         await self.response(principal, response_id)
         return None
+
+    async def steer(self, principal: Principal, response_id: ResponseId) -> None:
+        """End an answer at the next token, its text kept; what is not theirs stays as it is."""
+        turn = self._turn(principal.user_id, response_id)
+        if turn is not None:
+            await turn.steer()
 
     def live(
         self, principal: Principal, conversation_id: ConversationId
@@ -298,7 +295,7 @@ class Supervisor:
             raise NotFound("There is no such response.", field="response_id")
         self._logs.drop(response_id)
         if removed.session_id is not None:
-            await self._forget(user_id, removed.session_id)
+            await self.forget_session(user_id, removed.session_id)
 
     async def leave_response(self, principal: Principal, response_id: ResponseId) -> None:
         """Stop a response that is not stored; nobody can ask for it any more."""
@@ -320,7 +317,7 @@ class Supervisor:
         self._logs.drop_conversation(user_id, conversation_id)
         await self.drafts.forget(user_id, conversation_id)
         self.liveness.forget(session_of(user_id, conversation_id))
-        await self._forget(user_id, conversation_id)
+        await self.forget_session(user_id, conversation_id)
 
     async def change_conversation(
         self, principal: Principal, conversation_id: ConversationId, changes: Changes
@@ -349,9 +346,10 @@ class Supervisor:
                 if turn.response.view.message_id in gone:
                     self._logs.drop(turn.response.view.id)
                     stops.create_task(turn.cancel())
-        await self._forget(user_id, conversation_id)
+        await self.forget_session(user_id, conversation_id)
 
-    async def _forget(self, user_id: UserId, session_id: ConversationId) -> None:
+    async def forget_session(self, user_id: UserId, session_id: ConversationId) -> None:
+        """Its KV goes from every tier, but for what others hold as well."""
         with contextlib.suppress(EngineError):  # an engine that is away holds nothing
             await self._engine.lease(session_of(user_id, session_id), Forget())
 

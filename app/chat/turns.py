@@ -40,6 +40,14 @@ LOG = logging.getLogger(__name__)
 STORE_AGAIN_S = (0.1, 1.0, 5.0)
 """Pauses between attempts to store an end; the last one is repeated until it is stored."""
 INTERRUPTED = "interrupted"
+STEERED = "steered"
+"""Somebody said more while it was written; the successor goes on from what there is."""
+
+End = tuple[ResponseStatus, str | None]
+"""How an answer ends: its status, and why it is incomplete."""
+_CANCELLED: End = (ResponseStatus.CANCELLED, None)
+_INTERRUPTED: End = (ResponseStatus.INCOMPLETE, INTERRUPTED)
+_STEERED: End = (ResponseStatus.INCOMPLETE, STEERED)
 
 _SERVER_ERROR = Problem(
     code="server_error", message="The server failed before the answer was finished."
@@ -75,7 +83,7 @@ class Turn:
         self._checkpointed_tokens = len(resumed)
         self._submitted = False
         self._started = False
-        self._stop_status: ResponseStatus | None = None
+        self._stop_as: End | None = None
         self._stopped_step: int | None = None
         self._closing = False
         self._cut_off = False
@@ -89,19 +97,23 @@ class Turn:
 
         None when it ended by itself first, or before the engine had it. Idempotent.
         """
-        await self._stop(ResponseStatus.CANCELLED)
+        await self._stop(_CANCELLED)
         return self._stopped_step
 
     async def interrupt(self) -> None:
         """Stop since the server stops: the text is kept and the answer can be continued."""
-        await self._stop(ResponseStatus.INCOMPLETE)
+        await self._stop(_INTERRUPTED)
+
+    async def steer(self) -> None:
+        """Stop since more was said: the text is kept, and what was said goes on from it."""
+        await self._stop(_STEERED)
 
     async def wait(self) -> None:
         """Until the end is stored and logged."""
         await self._ended.wait()
 
-    async def _stop(self, status: ResponseStatus) -> None:
-        self._stop_status = self._stop_status or status
+    async def _stop(self, how: End) -> None:
+        self._stop_as = self._stop_as or how
         if self._submitted:
             await self._stop_job()
         await self._ended.wait()
@@ -159,7 +171,7 @@ class Turn:
         return self._failed(_SERVER_ERROR)
 
     async def _generate(self) -> Outcome:
-        if self._stop_status is not None:
+        if self._stop_as is not None:
             return self._outcome(*self._ending(FinishReason.CANCELLED), None)
         self._submitted = True
         outcome = None
@@ -173,7 +185,7 @@ class Turn:
     async def _take(self, event: JobEvent) -> None:
         if isinstance(event, Started):
             self._start()
-            if self._stop_status is not None:
+            if self._stop_as is not None:
                 # The wish may have overtaken the job on its way to the engine.
                 await self._stop_job()
         elif isinstance(event, Delta):
@@ -196,12 +208,11 @@ class Turn:
             return self._failed(_problem(event.refusal), event)
         return self._outcome(*self._ending(event.reason), event)
 
-    def _ending(self, reason: FinishReason) -> tuple[ResponseStatus, str | None]:
+    def _ending(self, reason: FinishReason) -> End:
         """The status, and why it is incomplete. A warm-up is complete without a token."""
         if reason is FinishReason.CANCELLED:
             # Without a wish it was the engine that stopped: nobody cancelled.
-            status = self._stop_status or ResponseStatus.INCOMPLETE
-            return status, None if status is ResponseStatus.CANCELLED else INTERRUPTED
+            return self._stop_as or _INTERRUPTED
         if reason is FinishReason.LENGTH and self.response.reply_id is not None:
             return ResponseStatus.INCOMPLETE, "max_output_tokens"
         return ResponseStatus.COMPLETED, None

@@ -342,6 +342,8 @@ class Conversation(Base):
     """Its owner wants its KV to stay, within what the budgets allow."""
     stored_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     """Of the texts of its messages, and of instructions; a reply counts when it has ended."""
+    labels: Mapped[dict[str, str] | None] = mapped_column(Json(dict[str, str]))
+    """What an API client that made it named it by; None where none did."""
 
 
 class Message(Base):

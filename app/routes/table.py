@@ -26,6 +26,9 @@ from app.routes.openai import (
     completions,
     responses,
 )
+from app.routes.openai import (
+    conversations as labelled,
+)
 from app.routes.openai import socket as dialect
 
 LARGEST_FORM = 64 * 2**10
@@ -69,6 +72,7 @@ ADMIN = [
 
 DIALECT = [
     *responses.handlers,
+    *labelled.handlers,
     *dialect.handlers,
     *completions.handlers,
 ]

@@ -1,6 +1,8 @@
 """The dialect on the real model: the exact ledger, warm-ups, sampling, stops and forced lengths."""
 
+import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -255,3 +257,31 @@ def test_lanes_on_the_model_answer_as_they_do_alone(client: OpenAI):
                 break
 
     assert [together[text[7:-1]] for text in texts] == alone
+
+
+def test_02_a_steered_answer_is_gone_on_from_and_only_what_is_new_is_computed(client: OpenAI):
+    asked: Any = {"max_output_tokens": 120, "ignore_eos": True, **GREEDY}  # still written by then
+    begun: list[Response] = []
+    ended: list[Response] = []
+    with client.responses.connect() as socket:
+        socket.send_raw(json.dumps({"type": "response.create", "input": "Tell a tale.", **asked}))
+        events: Iterator[Any] = iter(socket)
+        for event in events:
+            if event.type == "response.created":
+                begun.append(event.response)
+            elif event.type == "response.output_text.delta" and len(begun) == 1:
+                socket.response.steer(previous_response_id=begun[0].id, input="Shorter.")
+            elif event.type in ENDS:
+                assert event.type in ENDS[:2], event
+                ended.append(event.response)
+            if len(ended) == 2:
+                break
+
+    first, second = ended
+    assert first.incomplete_details is not None
+    assert first.incomplete_details.reason == "steered"
+    assert 0 < len(first.output_text) == len(client.responses.retrieve(first.id).output_text)
+    assert second.previous_response_id == first.id
+    prompt, _, output = spent(first)
+    assert output < 120
+    assert spent(second)[1] >= prompt + output - 1

@@ -76,7 +76,6 @@ def test_depth_and_nul_characters_are_refused_with_their_place():
     [
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"conversation": "conv_1"}, "conversation"),
         ({"truncation": "auto"}, "truncation"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"reasoning": "high"}, "reasoning.effort"),
@@ -225,4 +224,4 @@ def test_extensions_reach_the_engine_in_its_own_words():
 def test_an_input_string_is_one_user_message(text: str):
     asked = response_create({"input": text})
 
-    assert turns.input_messages(asked) == (Message(role=Role.USER, text=text),)
+    assert turns.input_messages(asked.input) == (Message(role=Role.USER, text=text),)

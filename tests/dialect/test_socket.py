@@ -493,7 +493,6 @@ def test_13_what_is_not_stored_stops_though_its_socket_ended_in_a_fault(
         ("[" * 3000, "invalid_json"),
         ('{"type":"response.pause"}', "unknown_event_type"),
         ("{}", "unknown_event_type"),
-        ('{"type":"response.steer","input":"x"}', "steering_not_supported"),
         ('{"type":"response.create","input":"' + "x" * 2**20 + '"}', "frame_too_long"),
         ('{"type":"response.create","input":"x","background":true}', "unsupported_parameter"),
         ('{"type":"response.create"}', "missing_required_parameter"),

@@ -67,6 +67,44 @@ class DoneEvent(msgspec.Struct, frozen=True, kw_only=True):
 ServerEvent = LifeEvent | ItemEvent | PartEvent | DeltaEvent | DoneEvent
 
 
+class SteerId(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    previous_response_id: str
+
+
+class SteerAccepted(msgspec.Struct, frozen=True, kw_only=True):
+    """The server owns the input; the successor's `response.created` says that it was used."""
+
+    sequence_number: int
+    steer: SteerId
+    type: Literal["response.steer.accepted"] = "response.steer.accepted"
+    stream_id: str | UnsetType = UNSET
+
+
+class SteerInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Input as it came; `id` where it had been accepted."""
+
+    id: str | UnsetType = UNSET
+    previous_response_id: str
+    input: object
+
+
+class SteerError(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+    message: str
+    type: Literal["invalid_request_error"] = "invalid_request_error"
+
+
+class SteerFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """The input was not used, and is the client's again."""
+
+    sequence_number: int
+    error: SteerError
+    steer: SteerInput
+    type: Literal["response.steer.failed"] = "response.steer.failed"
+    stream_id: str | UnsetType = UNSET
+
+
 class SocketError(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     type: str
@@ -82,3 +120,7 @@ class ErrorEvent(msgspec.Struct, frozen=True, kw_only=True):
     error: SocketError
     stream_id: str | UnsetType = UNSET
     type: Literal["error"] = "error"
+
+
+SocketEvent = ServerEvent | SteerAccepted | SteerFailed | ErrorEvent
+"""Whatever a socket of the dialect is told."""

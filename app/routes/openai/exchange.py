@@ -17,7 +17,7 @@ from litestar.response import Stream
 from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLog
 from app.chat.supervisor import Supervisor
-from app.errors import InvalidRequest, NotFound
+from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved
 from app.events import LogEvent
 from app.people.accounts import Principal
 
@@ -65,6 +65,12 @@ async def begin(supervisor: Supervisor, principal: Principal, turn: TurnRequest)
         accepted = await supervisor.create(principal, turn)
     except NotFound as error:
         raise _dialects_own(error, turn) from error
+    except ParentMoved as error:
+        raise Conflict(
+            "Another response came into this conversation at the same time.",
+            code="turn_in_progress",
+            field="conversation",
+        ) from error
     log = await supervisor.log(principal, accepted.response.id)
     return Exchange(supervisor, principal, log, stored=turn.store)
 
@@ -73,6 +79,8 @@ def _dialects_own(error: NotFound, turn: TurnRequest) -> NotFound | InvalidReque
     match error.field:
         case "previous_response_id":
             return previous_response_not_found(str(turn.previous_response_id))
+        case "conversation_id":
+            return NotFound(error.message, code="conversation_not_found", field="conversation")
         case "persona_id" | "document_id":
             return NotFound(error.message, code="prompt_not_found", field="prompt.id")
         case _:

@@ -13,8 +13,10 @@ import re
 from collections.abc import Iterator
 
 from app.errors import InvalidRequest, TooMany
+from app.events import ResponseView
 from app.ids import ResponseId
 from app.routes.openai.requests import Document
+from app.routes.openai.steering import Telling
 
 NAMED_LANES = 32
 """Distinct names over a socket's whole life; the lane without a name is not counted."""
@@ -28,13 +30,16 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 class Lane:
     """One lane; `stream_id` is None for the lane without a name."""
 
-    __slots__ = ("latest", "requests", "stream_id")
+    __slots__ = ("latest", "requests", "stream_id", "telling", "told")
 
     def __init__(self, stream_id: str | None) -> None:
         self.stream_id = stream_id
         self.requests: asyncio.Queue[Document] = asyncio.Queue(WAITING_REQUESTS)
         self.latest: ResponseId | None = None
         """The latest response of this lane, where it is not stored."""
+        self.telling: Telling | None = None
+        self.told: ResponseView | None = None
+        """The last response that was told to its end."""
 
 
 class Lanes:
@@ -69,6 +74,15 @@ class Lanes:
                 retry_after_s=1.0,
             )
         lane.requests.put_nowait(document)
+
+    def telling(self, response_id: object) -> Lane | None:
+        """The lane that tells this response now."""
+        told = (one for one in self if one.telling and one.telling.response_id == response_id)
+        return next(told, None)
+
+    def told(self, response_id: object) -> ResponseView | None:
+        """This response, where it was the last that its lane told."""
+        return next((one.told for one in self if one.told and one.told.id == response_id), None)
 
     def remembers(self, response_id: ResponseId) -> bool:
         return any(lane.latest == response_id for lane in self)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from app.chat.ledger import StoredResponse
+from app.errors import NotFound
 from app.events import MessageView, ResponseStatus, ResponseView
 from app.routes.openai import schema
 from app.routes.openai.schema import Echo
@@ -65,10 +66,12 @@ def response_object(
 ) -> schema.ResponseObject:
     """The response as `GET` shows it and as its life events carry it."""
     reason, error = response.incomplete_reason, response.error
+    named = echo.conversation_id
     return schema.ResponseObject(
         id=response.id,
         created_at=response.created_at,
         completed_at=response.completed_at,
+        conversation=schema.ConversationRef(id=named) if named else None,
         status=response.status,
         error=schema.ErrorDetail(code=error.code, message=error.message) if error else None,
         incomplete_details=schema.IncompleteDetails(reason=reason) if reason else None,
@@ -92,6 +95,7 @@ def stored_echo(stored: StoredResponse) -> Echo:
     return Echo(
         instructions=stored.instructions,
         previous_response_id=stored.previous_response_id,
+        conversation_id=stored.view.conversation_id if stored.asked.in_conversation else None,
         metadata=stored.asked.metadata,
         sampling=stored.asked.sampling,
         limits=stored.asked.limits,
@@ -107,5 +111,33 @@ def stored_response(stored: StoredResponse) -> schema.ResponseObject:
 
 
 def input_item(message: MessageView) -> schema.InputItem:
+    """A message that somebody brought."""
+    return message_item(message, ResponseStatus.COMPLETED)
+
+
+def message_item(message: MessageView, status: ResponseStatus) -> schema.InputItem:
+    """A message; `status` is that of the response that writes it."""
     part = schema.OutputText if message.role == Role.ASSISTANT else schema.InputText
-    return schema.InputItem(id=message.id, role=message.role, content=(part(text=message.text),))
+    return schema.InputItem(
+        id=message.id,
+        role=message.role,
+        content=(part(text=message.text),),
+        status=_OUTPUT_STATUS.get(status, "incomplete"),
+    )
+
+
+def item_page(
+    items: Sequence[schema.InputItem], after: str | None, limit: int
+) -> schema.InputItemList:
+    """At most `limit` items behind the one that `after` names. Raises `NotFound`."""
+    ids = [item.id for item in items]
+    if after is not None and after not in ids:
+        raise NotFound("There is no such item.", field="after")
+    start = 0 if after is None else ids.index(after) + 1
+    page = tuple(items[start : start + limit])
+    return schema.InputItemList(
+        data=page,
+        first_id=page[0].id if page else None,
+        last_id=page[-1].id if page else None,
+        has_more=start + limit < len(items),
+    )

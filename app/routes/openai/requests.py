@@ -12,11 +12,18 @@ from typing import TypeVar
 import msgspec
 
 from app.errors import InvalidRequest
-from app.routes.openai.schema import CompletionCreate, ResponseCreate
+from app.routes.openai.schema import (
+    CompletionCreate,
+    ConversationCreate,
+    ConversationUpdate,
+    ItemsCreate,
+    ResponseCreate,
+    SteerCreate,
+)
 
 Document = dict[str, object]
 """A JSON object as it came, before it is typed."""
-Request = TypeVar("Request", ResponseCreate, CompletionCreate)
+Request = TypeVar("Request", bound=msgspec.Struct)
 
 MAX_DEPTH = 32
 """Levels of arrays and objects in a request; the deepest that is of use has five."""
@@ -49,7 +56,6 @@ UNSUPPORTED_ON_RESPONSES: Unsupported = {
     "access_programs": (),
     "background_options": (),
     "context_management": ([],),
-    "conversation": (),
     "image": (),
     "max_tool_calls": (),
     "prompt.variables": ({},),
@@ -124,7 +130,20 @@ def response_create(document: Document) -> ResponseCreate:
             "`prompt` names a persona, which stands where `instructions` would: give one of them.",
             field="instructions",
         )
+    if asked.conversation:
+        _check_conversation(asked)
     return asked
+
+
+def _check_conversation(asked: ResponseCreate) -> None:
+    if asked.previous_response_id:
+        raise InvalidRequest(
+            "`conversation` and `previous_response_id` both say what goes on: give one of them.",
+            code="mutually_exclusive_parameters",
+            field="previous_response_id",
+        )
+    if asked.store is False:
+        raise InvalidRequest("What goes into a conversation is stored.", field="store")
 
 
 def completion_create(document: Document) -> CompletionCreate:
@@ -137,6 +156,26 @@ def completion_create(document: Document) -> CompletionCreate:
     if asked.top_logprobs and not asked.logprobs:
         raise InvalidRequest("`top_logprobs` needs `logprobs: true`.", field="top_logprobs")
     return asked
+
+
+def steer_create(document: Document) -> SteerCreate:
+    """A `response.steer`."""
+    _refuse_in_messages(document, "input")
+    return _typed(document, SteerCreate)
+
+
+def conversation_create(document: Document) -> ConversationCreate:
+    _refuse_in_messages(document, "items")
+    return _typed(document, ConversationCreate)
+
+
+def conversation_update(document: Document) -> ConversationUpdate:
+    return _typed(document, ConversationUpdate)
+
+
+def items_create(document: Document) -> ItemsCreate:
+    _refuse_in_messages(document, "items")
+    return _typed(document, ItemsCreate)
 
 
 def _refuse_unsupported(document: Document, unsupported: Unsupported) -> None:

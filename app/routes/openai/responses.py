@@ -15,12 +15,13 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from app.chat.eventlog import EventLog
 from app.chat.supervisor import Supervisor
 from app.errors import InvalidRequest, NotFound
-from app.events import LogEvent, MessageView
+from app.events import LogEvent
 from app.ids import ResponseId
 from app.routes.openai.events import LifeEvent, ServerEvent
 from app.routes.openai.exchange import DialectRequest, begin, event_stream, json_answer
 from app.routes.openai.objects import (
     input_item,
+    item_page,
     response_object,
     stored_echo,
     stored_response,
@@ -118,7 +119,8 @@ async def list_input_items(
 ) -> InputItemList:
     """The messages that the response's own request brought."""
     items = await supervisor.input_items(request.user, _id(response_id))
-    return _page(items if order == "asc" else items[::-1], after, limit)
+    found = [input_item(item) for item in items]
+    return item_page(found if order == "asc" else found[::-1], after, limit)
 
 
 handlers = [create_response, show_response, cancel_response, delete_response, list_input_items]
@@ -137,20 +139,6 @@ def _id(text: str) -> ResponseId:
 def _check_background(asked: ResponseCreate) -> None:
     if asked.background and asked.store is False:
         raise InvalidRequest("A background response must be stored.", field="background")
-
-
-def _page(items: Sequence[MessageView], after: str | None, limit: int) -> InputItemList:
-    ids = [item.id for item in items]
-    if after is not None and after not in ids:
-        raise NotFound("There is no such item.", field="after")
-    start = 0 if after is None else [*map(str, ids)].index(after) + 1
-    page = tuple(map(input_item, items[start : start + limit]))
-    return InputItemList(
-        data=page,
-        first_id=page[0].id if page else None,
-        last_id=page[-1].id if page else None,
-        has_more=start + limit < len(items),
-    )
 
 
 async def _frames(log: EventLog, asked: Echo, after: int = -1) -> AsyncIterator[bytes]:

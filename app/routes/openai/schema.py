@@ -70,6 +70,12 @@ class PromptReference(msgspec.Struct, frozen=True, kw_only=True):
     id: str
 
 
+class ConversationRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation of `/v1/conversations`."""
+
+    id: Annotated[str, Meta(max_length=128)]
+
+
 class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Hints; only `prewarm` has an effect here, what was computed stays warm anyway."""
 
@@ -82,6 +88,7 @@ class ResponseCreate(Knobs, frozen=True, kw_only=True):
     input: str | tuple[InputMessage, ...] | None = None
     instructions: str | None = None
     previous_response_id: Annotated[str, Meta(max_length=128)] | None = None
+    conversation: Annotated[str, Meta(max_length=128)] | ConversationRef | None = None
     prompt: PromptReference | None = None
     max_output_tokens: Count | None = None
     include: tuple[str, ...] | None = None
@@ -89,6 +96,14 @@ class ResponseCreate(Knobs, frozen=True, kw_only=True):
     store: bool | None = None
     background: bool | None = None
     generate: bool | None = None
+
+
+class SteerCreate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The `response.steer` event of the socket, which takes nothing else."""
+
+    type: str
+    previous_response_id: Annotated[str, Meta(max_length=128)]
+    input: str | Annotated[tuple[InputMessage, ...], Meta(min_length=1)]
 
 
 class CompletionCreate(Knobs, frozen=True, kw_only=True):
@@ -100,11 +115,30 @@ class CompletionCreate(Knobs, frozen=True, kw_only=True):
     max_completion_tokens: Count | None = None
 
 
+NewItems = Annotated[tuple[InputMessage, ...], Meta(min_length=1, max_length=20)]
+
+
+class ConversationCreate(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v1/conversations`."""
+
+    items: Annotated[tuple[InputMessage, ...], Meta(max_length=20)] | None = None
+    metadata: Metadata | None = None
+
+
+class ConversationUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: Metadata | None
+
+
+class ItemsCreate(msgspec.Struct, frozen=True, kw_only=True):
+    items: NewItems
+
+
 class Echo(msgspec.Struct, frozen=True, kw_only=True):
     """What a response object repeats of its request."""
 
     instructions: str | None
     previous_response_id: str | None
+    conversation_id: str | None = None
     metadata: dict[str, str]
     sampling: Sampling
     limits: Limits
@@ -151,7 +185,7 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     content: tuple[InputText | OutputText, ...]
     type: Literal["message"] = "message"
-    status: Literal["completed"] = "completed"
+    status: str = "completed"
 
 
 class InputItemList(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +236,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     created_at: float
     completed_at: float | None
+    conversation: ConversationRef | None
     status: str
     error: ErrorDetail | None
     incomplete_details: IncompleteDetails | None
@@ -229,6 +264,22 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
 class ResponseDeleted(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+# ---------------------------------------------------------------- conversations
+
+
+class ConversationObject(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    created_at: int
+    metadata: dict[str, str]
+    object: Literal["conversation"] = "conversation"
+
+
+class DeletedConversation(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["conversation.deleted"] = "conversation.deleted"
     deleted: Literal[True] = True
 
 

@@ -1,11 +1,13 @@
 """`/v1/responses` as a websocket: a reader, and one worker for each lane.
 
 A refused request is answered by an `error` event in its lane and harms no other. Stored responses
-go on without the socket; what is not stored goes with it.
+go on without the socket; what is not stored goes with it. A response that was steered is followed by
+its successor before anything else that waits in its lane.
 """
 
 import asyncio
 import contextlib
+import itertools
 from typing import Any
 
 import msgspec
@@ -16,13 +18,24 @@ from msgspec import UNSET
 from app.chat.entry import TurnRequest
 from app.chat.supervisor import Supervisor
 from app.errors import AppError, InvalidRequest, NotFound, TooMany
+from app.events import ResponseStatus
 from app.ids import ResponseId
 from app.routes.connection import OpenSocket
 from app.routes.gate import Gate
-from app.routes.openai.events import ErrorEvent, ServerEvent, SocketError
+from app.routes.openai.events import ErrorEvent, SocketError, SocketEvent
 from app.routes.openai.exchange import begin, previous_response_not_found
 from app.routes.openai.lanes import IN_FLIGHT, Lane, Lanes, lane_name
 from app.routes.openai.requests import Document, not_supported, read_document, response_create
+from app.routes.openai.steering import (
+    Telling,
+    as_it_came,
+    given_back,
+    not_active,
+    not_told,
+    steer_accepted,
+    steer_failed,
+    successor_failed,
+)
 from app.routes.openai.turns import echo, response_turn
 from app.routes.openai.view import ResponseFold
 from app.routes.problems import (
@@ -41,7 +54,9 @@ LONGEST_FRAME = 1024 * 1024
 LIFETIME_S = 3600.0
 """Its end is final for an SDK: the owner reconnects, knowing that the connection's memory is gone."""
 
-OutwardEvent = ServerEvent | ErrorEvent
+_KINDS = ("response.create", "response.steer", "response.cancel")
+_CONTINUABLE = (ResponseStatus.COMPLETED, ResponseStatus.INCOMPLETE)
+"""Ends after which a steer that was accepted has its successor."""
 
 
 def error_event(error: AppError, stream_id: str | None = None) -> ErrorEvent:
@@ -79,7 +94,7 @@ async def dialect_socket(
         principal = await gate.bearer(socket)
         async with gate.seat(socket, principal):
             await socket.accept()
-            client = OpenSocket[OutwardEvent](socket, principal, gate, gate.bearer)
+            client = OpenSocket[SocketEvent](socket, principal, gate, gate.bearer)
             await Connection(client, rooms).run()
 
 
@@ -89,12 +104,13 @@ handlers = [dialect_socket]
 class Connection:
     """One client's lanes. `run` returns when its socket is closed and what it alone knew is gone."""
 
-    def __init__(self, client: OpenSocket[OutwardEvent], rooms: Rooms) -> None:
+    def __init__(self, client: OpenSocket[SocketEvent], rooms: Rooms) -> None:
         self._client = client
         self._outbox = client.outbox
         self._rooms = rooms
         self._lanes = Lanes()
         self._in_flight = asyncio.Semaphore(IN_FLIGHT)
+        self._steer_numbers = itertools.count()
 
     async def run(self) -> None:
         try:
@@ -135,16 +151,22 @@ class Connection:
             document: Document = {}
             try:
                 document = _document(message.get("text"))
-                if _kind(document) == "response.cancel":
-                    await self._cancel(document)
-                    continue
-                lane, is_new = self._lanes.find(document.get("stream_id"))
-                if is_new:
-                    group.create_task(self._work(lane))
-                self._lanes.queue(lane, document)
+                match _kind(document):
+                    case "response.cancel":
+                        await self._cancel(document)
+                    case "response.steer":
+                        await self._steer(document)
+                    case _:
+                        self._queue(document, group)
             except AppError as error:
                 await self._outbox.put(error_event(error, _named(document)))
         return None
+
+    def _queue(self, document: Document, group: asyncio.TaskGroup) -> None:
+        lane, is_new = self._lanes.find(document.get("stream_id"))
+        if is_new:
+            group.create_task(self._work(lane))
+        self._lanes.queue(lane, document)
 
     async def _cancel(self, document: Document) -> None:
         """Stop an answer, in whatever lane; its own terminal event tells that it stopped.
@@ -153,34 +175,76 @@ class Connection:
         """
         await self._rooms.supervisor.cancel(self._client.principal, _response_id(document))
 
+    async def _steer(self, document: Document) -> None:
+        """Take what is to be said next, and end the answer for it; or give it back."""
+        named = document.get("previous_response_id")
+        lane = self._lanes.telling(named)
+        number = next(self._steer_numbers)
+        try:
+            if lane is None or lane.telling is None:
+                raise not_told(document, self._lanes.told(named))
+            telling = lane.telling
+            steer = telling.accept(document)
+        except InvalidRequest as error:
+            stream_id = None if lane is None else lane.stream_id
+            await self._outbox.put(steer_failed(error, as_it_came(document), number, stream_id))
+            return
+        told = steer_accepted(steer, telling.response_id, number, lane.stream_id)
+        await self._outbox.put(told)
+        await self._rooms.supervisor.steer(self._client.principal, telling.response_id)
+
     # ------------------------------------------------------------ a lane's worker
 
     async def _work(self, lane: Lane) -> None:
         while True:
             document = await lane.requests.get()
             async with self._in_flight:
-                await self._answer(lane, document)
+                steered = await self._answer(lane, document)
+                while steered is not None:
+                    steered = await self._succeed(lane, steered)
 
-    async def _answer(self, lane: Lane, document: Document) -> None:
+    async def _answer(self, lane: Lane, document: Document) -> Telling | None:
+        """Tell the response that is asked for; where it is steered, it comes back."""
         try:
-            await self._respond(lane, document)
+            asked = response_create(document)
+            if asked.background:
+                raise not_supported("background")
+            turn = response_turn(asked, (await self._rooms.engine.info()).name)
+            return await self._respond(lane, turn)
         except Exception as error:  # noqa: BLE001 -- becomes an event; logged where unforeseen
             if document.get("previous_response_id") == lane.latest:
                 await self._forget(lane)
             await self._outbox.put(error_event(as_app_error(error), lane.stream_id))
+            return None
 
-    async def _respond(self, lane: Lane, document: Document) -> None:
-        asked = response_create(document)
-        if asked.background:
-            raise not_supported("background")
-        turn = response_turn(asked, (await self._rooms.engine.info()).name)
+    async def _succeed(self, lane: Lane, steered: Telling) -> Telling | None:
+        """Go on from a steered response; what cannot be said is given back."""
+        failure: AppError = not_active()
+        if lane.told is not None and lane.told.status in _CONTINUABLE:
+            try:
+                return await self._respond(lane, steered.successor())
+            except Exception as error:  # noqa: BLE001 -- becomes events; logged where unforeseen
+                failure = successor_failed(as_app_error(error))
+        for steer in steered.steers:
+            returned = given_back(steer, steered.response_id)
+            number = next(self._steer_numbers)
+            await self._outbox.put(steer_failed(failure, returned, number, lane.stream_id))
+        return None
+
+    async def _respond(self, lane: Lane, turn: TurnRequest) -> Telling | None:
         await self._check_previous(turn)
         exchange = await begin(self._rooms.supervisor, self._client.principal, turn)
-        await self._move_on(lane, turn, exchange.log.response.id)
+        response_id = exchange.log.response.id
+        await self._move_on(lane, turn, response_id)
+        lane.telling = telling = Telling(turn, response_id)
         fold = ResponseFold(echo(turn), lane.stream_id)
-        async for event in exchange.log.subscribe():
-            for seen in fold.events(event):
-                await self._outbox.put(seen)
+        try:
+            async for event in exchange.log.subscribe():
+                for seen in fold.events(event):
+                    await self._outbox.put(seen)
+        finally:
+            lane.telling, lane.told = None, exchange.log.response
+        return telling if telling.steers else None
 
     async def _check_previous(self, turn: TurnRequest) -> None:
         """Beyond what the lanes remember only stored responses can be continued."""
@@ -220,15 +284,11 @@ def _document(text: str | None) -> Document:
 
 
 def _kind(document: Document) -> str:
-    """`response.create`, or our own `response.cancel`, which the dialect lacks on a socket."""
+    """One of the dialect's two, or our own `response.cancel`, which it lacks on a socket."""
     kind = document.get("type")
-    if kind == "response.steer":
+    if kind not in _KINDS:
         raise InvalidRequest(
-            "Steering is not supported here.", code="steering_not_supported", field="type"
-        )
-    if kind not in ("response.create", "response.cancel"):
-        raise InvalidRequest(
-            "The events that are understood here are `response.create` and `response.cancel`.",
+            f"The events that are understood here are {', '.join(f'`{one}`' for one in _KINDS)}.",
             code="unknown_event_type",
             field="type",
         )

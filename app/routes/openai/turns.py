@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from app.chat.entry import TurnRequest
+from app.chat.ledger import Act
 from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
-from app.ids import ItemId, PersonaId, ResponseId
+from app.ids import ConversationId, ItemId, PersonaId, ResponseId
 from app.routes.openai.requests import missing, not_supported
 from app.routes.openai.schema import (
     CompletionCreate,
@@ -41,12 +42,15 @@ def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
     prewarm = asked.prompt_cache_options and asked.prompt_cache_options.prewarm
     generate = asked.generate is not False and not prewarm
     wants_logprobs = "message.output_text.logprobs" in (asked.include or ()) or asked.top_logprobs
-    previous = asked.previous_response_id
-    if asked.input is None and previous is None and generate:
+    previous, conversation_id = asked.previous_response_id, _conversation_id(asked)
+    goes_on = previous is not None or conversation_id is not None
+    if asked.input is None and not goes_on and generate:
         raise missing("input")
     return TurnRequest(
-        messages=input_messages(asked),
+        messages=input_messages(asked.input),
         previous_response_id=None if previous is None else ResponseId(previous),
+        conversation_id=conversation_id,
+        act=Act.SAY if conversation_id is None else Act.APPEND,
         instructions=asked.instructions,
         persona_id=PersonaId(ItemId(asked.prompt.id)) if asked.prompt else None,
         sampling=sampling(asked, (asked.top_logprobs or 0) if wants_logprobs else None),
@@ -56,6 +60,13 @@ def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
         origin=Origin.API,
         metadata=asked.metadata or {},
     )
+
+
+def _conversation_id(asked: ResponseCreate) -> ConversationId | None:
+    named = asked.conversation
+    if not named:
+        return None
+    return ConversationId(named if isinstance(named, str) else named.id)
 
 
 def completion_turn(asked: CompletionCreate, model: str) -> TurnRequest:
@@ -85,6 +96,7 @@ def echo(turn: TurnRequest) -> Echo:
     return Echo(
         instructions=turn.instructions,
         previous_response_id=turn.previous_response_id,
+        conversation_id=turn.conversation_id,
         metadata=turn.metadata,
         sampling=turn.sampling,
         limits=turn.limits,
@@ -135,11 +147,11 @@ def limits(asked: Knobs, max_output_tokens: int | None) -> Limits:
     )
 
 
-def input_messages(asked: ResponseCreate) -> tuple[Message, ...]:
-    """The request's new messages; an input string is one of the user's."""
-    if isinstance(asked.input, str):
-        return (Message(role=Role.USER, text=asked.input),)
-    return messages(asked.input or (), "input")
+def input_messages(given: str | tuple[InputMessage, ...] | None) -> tuple[Message, ...]:
+    """A request's new messages; an input string is one of the user's."""
+    if isinstance(given, str):
+        return (Message(role=Role.USER, text=given),)
+    return messages(given or (), "input")
 
 
 def messages(items: Iterable[InputMessage], field: str) -> tuple[Message, ...]:
