@@ -101,4 +101,4 @@ def test_a_handler_whose_answer_nobody_tells_is_an_error():
         return Response(b"")
 
     with pytest.raises(ValueError, match="untold"):
-        document(Litestar([untold], openapi_config=None).routes, "cookie")
+        document(Litestar([untold], openapi_config=None, logging_config=None).routes, "cookie")
