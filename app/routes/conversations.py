@@ -104,7 +104,7 @@ async def list_conversations(
     return await conversations.list(principal.user_id, shelf=shelf, cursor=cursor, limit=limit)
 
 
-@post("/conversations")
+@post("/conversations", opt=told(fails=(404,)))
 async def create_conversation(
     data: JSONBody[NewConversation],
     principal: NamedDependency[Principal],

@@ -119,7 +119,7 @@ async def list_personas(
     return await library.list(principal.user_id, ItemKind.PERSONA)
 
 
-@post("/personas", opt=told(fails=(409,)))
+@post("/personas", opt=told(fails=(404, 409)))
 async def create_persona(
     data: JSONBody[NewPersona],
     principal: NamedDependency[Principal],
@@ -173,7 +173,7 @@ async def list_documents(
     return await library.list(principal.user_id, ItemKind.DOCUMENT)
 
 
-@post("/documents", opt=told(fails=(409,)))
+@post("/documents", opt=told(fails=(404, 409)))
 async def create_document(
     data: JSONBody[NewDocument],
     principal: NamedDependency[Principal],

@@ -92,7 +92,7 @@ async def list_invitations(
     return await invitations.list()
 
 
-@post("/invitations", opt=told(fails=(409,)))
+@post("/invitations", opt=told(fails=(404, 409)))
 async def invite(
     data: JSONBody[Invite],
     principal: NamedDependency[Principal],
@@ -123,12 +123,12 @@ async def list_groups(groups: NamedDependency[Groups]) -> list[GroupView]:
     return await groups.list()
 
 
-@post("/groups")
+@post("/groups", opt=told(fails=(409,)))
 async def create_group(data: JSONBody[GroupName], groups: NamedDependency[Groups]) -> GroupView:
     return await groups.create(data.name)
 
 
-@patch("/groups/{group_id:str}", status_code=204)
+@patch("/groups/{group_id:str}", status_code=204, opt=told(fails=(409,)))
 async def rename_group(
     group_id: FromPath[str], data: JSONBody[GroupName], groups: NamedDependency[Groups]
 ) -> None:

@@ -18,7 +18,8 @@ from tests.kit.echo import EchoEngine
 from tests.kit.peers import open_engine
 from tests.kit.serving import Serving, serving
 
-OUT_OF_IT = {"/", "/setup", "/assets", "/schema/openapi.json", "/schema/events.json"}
+SCHEMAS = ("openapi", "asyncapi", "events", "dialect")
+OUT_OF_IT = {"/", "/setup", "/assets", *(f"/schema/{name}.json" for name in SCHEMAS)}
 """The page itself, and what describes the rest."""
 
 

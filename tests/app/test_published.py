@@ -1,10 +1,11 @@
-"""The published schema of the page's socket against the frames of a real one: every kind, both ways."""
+"""The published schemas of the sockets against the frames of real ones: every kind, both ways."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection
@@ -33,8 +34,9 @@ from app.frames import (
     Welcome,
 )
 from tests.kit.echo import EchoEngine
-from tests.kit.peers import engine_of, open_engine, somebody_at
+from tests.kit.peers import dialect_socket, engine_of, open_engine, somebody_at
 from tests.kit.schemas import Frames
+from tests.kit.server import ROOT
 from tests.kit.serving import Serving, serving
 from tests.kit.tab import Tab
 
@@ -172,3 +174,143 @@ async def test_what_the_schema_forbids_a_real_socket_refuses(
 
     assert published.faults("inward", frame)
     assert refused.error.code == "invalid_request"
+
+
+# ---------------------------------------------------------------- the dialect's socket
+
+
+@pytest.fixture(scope="module")
+def dialect(house: Serving) -> Frames:
+    return Frames(httpx.get(f"{house.site.url}/schema/dialect.json").raise_for_status().json())
+
+
+async def test_every_event_of_a_real_dialect_socket_is_valid_by_its_schema(
+    house: Serving, echo: EchoEngine, dialect: Frames
+):
+    said: list[dict[str, Any]] = []
+    heard: list[dict[str, Any]] = []
+    async with dialect_socket(house) as socket:
+
+        async def say(**event: Any) -> None:
+            said.append(event)
+            await socket.send(json.dumps(event))
+
+        async def until(*types: str) -> dict[str, Any]:
+            while True:
+                heard.append(json.loads(await socket.recv()))
+                if heard[-1]["type"] in types:
+                    return heard[-1]
+
+        await say(type="response.create", input="Hello", stream_id="left", top_logprobs=1)
+        whole = await until("response.completed")
+        await say(type="response.create", input="Hello", max_output_tokens=2, store=False)
+        await until("response.incomplete")
+        await say(type="response.create", input="Hello", temperature=5.0)
+        await until("error")
+        house.call(echo.hold, 3)
+        previous = whole["response"]["id"]
+        await say(type="response.create", input="Go on", previous_response_id=previous)
+        begun = await until("response.created")
+        await say(type="response.cancel", response_id=begun["response"]["id"])
+        await until("response.incomplete")
+        house.call(echo.release)
+        echo.fails_with = RuntimeError("a failure for the schema")
+        await say(type="response.create", input="Hello")
+        await until("response.failed")
+        echo.fails_with = None
+
+    wrong = [one for one in said if one.get("temperature") == 5.0]
+    assert [one for one in said if dialect.faults("inward", one)] == wrong
+    assert not [fault for event in heard for fault in dialect.faults("outward", event)]
+    assert {event["type"] for event in said} == dialect.types("inward")
+    assert {event["type"] for event in heard} == dialect.types("outward")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "response.steal"},
+        {"input": "no type"},
+        {"type": "response.cancel"},
+        {"type": "response.cancel", "response_id": 5},
+        {"type": "response.create", "input": 5},
+        {"type": "response.create", "input": "x", "stream_id": "a b"},
+        {"type": "response.create", "input": "x", "stream_id": "a" * 257},
+        {"type": "response.create", "input": "x", "top_p": 2},
+        {"type": "response.create", "input": "x", "max_output_tokens": 0},
+        {"type": "response.create", "input": "x", "metadata": {"k": "v" * 513}},
+        {"type": "response.create", "input": "x", "stop": ["s"] * 17},
+        {"type": "response.create", "input": [{"role": 5}]},
+        [],
+    ],
+)
+async def test_what_the_dialects_schema_forbids_a_real_socket_refuses(
+    house: Serving, dialect: Frames, event: Any
+):
+    async with dialect_socket(house) as socket:
+        await socket.send(json.dumps(event))
+        refused = json.loads(await socket.recv())
+
+    assert dialect.faults("inward", event)
+    assert refused["type"] == "error"
+    assert 400 <= refused["status"] < 500
+
+
+# ---------------------------------------------------------------- AsyncAPI
+
+
+ASYNCAPI = ROOT / "web/node_modules/@asyncapi/specs/schemas/3.0.0-without-$id.json"
+
+
+def test_the_page_about_the_sockets_is_valid_asyncapi(house: Serving):
+    document = httpx.get(f"{house.site.url}/schema/asyncapi.json").raise_for_status().json()
+    standard = jsonschema_rs.Draft7Validator(json.loads(ASYNCAPI.read_text()))
+
+    faults = [
+        (fault.instance_path, fault.message[:200]) for fault in standard.iter_errors(document)
+    ]
+    assert not faults
+    assert not [ref for ref in _references(document) if not _leads_somewhere(document, ref)]
+
+
+def test_the_page_about_the_sockets_names_what_the_schemas_name(
+    house: Serving, published: Frames, dialect: Frames
+):
+    document = httpx.get(f"{house.site.url}/schema/asyncapi.json").raise_for_status().json()
+
+    for operation, named in (
+        ("page.receive", published.types("inward")),
+        ("page.send", published.types("outward")),
+        ("dialect.receive", dialect.types("inward")),
+        ("dialect.send", dialect.types("outward")),
+    ):
+        told = document["operations"][operation]["messages"]
+        messages = [_at(document, _at(document, one["$ref"])["$ref"]) for one in told]
+        payloads = [_at(document, one["payload"]["$ref"]) for one in messages]
+        types = {value for one in payloads for value in one["properties"]["type"]["enum"]}
+        assert types == named
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if key == "$ref" and isinstance(one, str):
+                yield one
+            yield from _references(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _references(one)
+
+
+def _leads_somewhere(document: Any, reference: str) -> bool:
+    try:
+        _at(document, reference)
+    except KeyError:
+        return False
+    return True
+
+
+def _at(document: Any, reference: str) -> Any:
+    for name in reference.removeprefix("#/").split("/"):
+        document = document[name]
+    return document

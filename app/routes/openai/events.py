@@ -10,11 +10,20 @@ from msgspec import UNSET, UnsetType
 
 from app.routes.openai.schema import Logprob, OutputMessage, OutputText, ResponseObject
 
+LifeType = Literal[
+    "response.created",
+    "response.in_progress",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+]
+PartType = Literal["response.content_part.added", "response.content_part.done"]
+
 
 class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
     """`response.created`, `.in_progress`, `.completed`, `.incomplete` and `.failed`."""
 
-    type: str
+    type: LifeType
     sequence_number: int
     response: ResponseObject
     stream_id: str | UnsetType = UNSET
@@ -23,7 +32,7 @@ class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
 class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
     """`response.output_item.added` and `.done`."""
 
-    type: str
+    type: Literal["response.output_item.added", "response.output_item.done"]
     sequence_number: int
     item: OutputMessage
     output_index: int = 0
@@ -33,7 +42,7 @@ class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
 class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
     """`response.content_part.added` and `.done`."""
 
-    type: str
+    type: PartType
     sequence_number: int
     item_id: str
     part: OutputText

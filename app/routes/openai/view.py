@@ -31,13 +31,15 @@ from app.routes.openai.events import (
     DoneEvent,
     ItemEvent,
     LifeEvent,
+    LifeType,
     PartEvent,
+    PartType,
     ServerEvent,
 )
 from app.routes.openai.objects import logprobs, output_message, response_object
 from app.routes.openai.schema import Echo
 
-_TERMINAL = {
+_TERMINAL: dict[ResponseStatus, LifeType] = {
     ResponseStatus.COMPLETED: "response.completed",
     ResponseStatus.FAILED: "response.failed",
 }
@@ -75,7 +77,7 @@ class ResponseFold:
 
     def _life(
         self,
-        name: str,
+        name: LifeType,
         event: ResponseCreated | ResponseInProgress | ResponseEnded,
         output: tuple[schema.OutputMessage, ...] = (),
     ) -> LifeEvent:
@@ -121,7 +123,9 @@ class ResponseFold:
             case _:
                 assert_never(event)
 
-    def _part(self, name: str, event: PartAdded | PartDone, part: schema.OutputText) -> PartEvent:
+    def _part(
+        self, name: PartType, event: PartAdded | PartDone, part: schema.OutputText
+    ) -> PartEvent:
         return PartEvent(
             type=name,
             sequence_number=event.sequence_number,

@@ -92,8 +92,13 @@ def _doors(session_cookie: str) -> Schema:
             "type": "apiKey",
             "in": "header",
             "name": CSRF_HEADER,
-            "description": f"The value of the cookie `{CSRF_COOKIE}`, which every answer below "
-            "`/api/` sets where it is missing. Asked for by whatever changes something.",
+            "description": "The cookie's value again. Whatever changes something asks for both.",
+        },
+        "csrf_cookie": {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": CSRF_COOKIE,
+            "description": "Set by every answer below `/api/` where it is missing.",
         },
         "key": {"type": "http", "scheme": "bearer", "description": "An API key, `sk-kw-...`."},
     }
@@ -193,7 +198,11 @@ class _Pages:
 
 def _security(path: str, method: str, handler: HTTPRouteHandler) -> list[Schema]:
     """What changes something below `/api` comes from our own page, signed in or not."""
-    csrf: Schema = {"csrf": []} if path.startswith("/api/") and method not in SAFE_METHODS else {}
+    csrf: Schema = (
+        {"csrf": [], "csrf_cookie": []}
+        if path.startswith("/api/") and method not in SAFE_METHODS
+        else {}
+    )
     doors = [{**one, **csrf} for one in handler.resolve_security()]
     return doors or ([csrf] if csrf else [])
 

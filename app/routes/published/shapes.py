@@ -30,10 +30,14 @@ MOMENT = "In seconds since 1970, UTC."
 
 
 class Shapes:
-    """Schemas that refer to each other below `place`, such as `#/components/schemas/`."""
+    """Schemas that refer to each other below `place`, such as `#/components/schemas/`.
 
-    def __init__(self, place: str) -> None:
+    `discriminated`: unions name the field that tells their members apart, as OpenAPI does.
+    """
+
+    def __init__(self, place: str, *, discriminated: bool = True) -> None:
         self._place = place
+        self._discriminated = discriminated
         self.named: dict[str, Schema] = {}
 
     def of(self, kind: Any) -> Schema:
@@ -49,10 +53,19 @@ class Shapes:
         )
         classes = {one.__name__: one for one in structs_in(kind)}
         for name, one in found.items():
-            described = _described(one, classes.get(name))
+            described = self._dressed(_described(one, classes.get(name)))
             if self.named.setdefault(name, described) != described:
                 raise ValueError(f"Two structs are called {name}; one needs another name.")
         return schema
+
+    def _dressed(self, schema: Schema) -> Schema:
+        if self._discriminated or "properties" not in schema:
+            return schema
+        fields = {
+            name: {key: value for key, value in one.items() if key != "discriminator"}
+            for name, one in schema["properties"].items()
+        }
+        return schema | {"properties": fields}
 
 
 def _is_untagged(kind: Any) -> bool:
