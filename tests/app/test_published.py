@@ -22,6 +22,7 @@ from app.frames import (
     Hello,
     Inward,
     LeafChoose,
+    MessagesDeleted,
     OutwardFrame,
     Presence,
     PresenceState,
@@ -125,6 +126,9 @@ async def test_every_frame_of_a_real_socket_is_valid_by_the_published_schema(
             LeafChoose(request_id="l", conversation_id=conversation_id, message_id=parent_id)
         )
         await tab.expect(ConversationChanged)
+        branch = f"/api/conversations/{conversation_id}/messages/{seen_id}"
+        (await somebody.client.delete(branch)).raise_for_status()
+        await tab.expect(MessagesDeleted)
         await tab.send(Unsubscribe(request_id="u", conversation_id=conversation_id))
         await tab.expect(Unsubscribed)
         await tab.send(Hello(protocol=PROTOCOL))

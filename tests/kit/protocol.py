@@ -1,4 +1,4 @@
-"""Keeps docs/protocol.md in step with `app.frames`: every frame, its fields, its words."""
+"""Keeps docs/protocol.md in step with the sockets' structs: every frame, its fields, their words."""
 
 import inspect
 import re
@@ -8,6 +8,9 @@ from pathlib import Path
 import msgspec
 
 from app import events, frames
+from app.routes.openai.socket import OutwardEvent
+from app.routes.published.asyncapi import DialectInward
+from app.routes.published.shapes import Schema, Shapes
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "protocol.md"
 
@@ -15,6 +18,8 @@ UNIONS = {
     "inward": frames.InwardFrame,
     "outward": frames.OutwardFrame,
     "log": events.LogEvent,
+    "dialect-inward": DialectInward,
+    "dialect-outward": OutwardEvent,
 }
 PARTS = (
     frames.Cursor,
@@ -23,17 +28,17 @@ PARTS = (
     events.ResponseView,
     events.Usage,
     events.Problem,
-    events.QuotaFault,
+)
+_RANGES = (
+    ("minLength", "maxLength", " characters"),
+    ("minItems", "maxItems", " of them"),
+    ("minProperties", "maxProperties", " of them"),
+    ("minimum", "maximum", ""),
 )
 
 
-def type_words(kind: object) -> str:
+def _words(schema: Schema) -> str:
     """A type as a reader of JSON would say it."""
-    schema = msgspec.json.schema(kind)
-    return _words(schema)
-
-
-def _words(schema: dict[str, typing.Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_words(one) for one in schema["anyOf"])
     if "$ref" in schema:
@@ -42,20 +47,39 @@ def _words(schema: dict[str, typing.Any]) -> str:
         return f"list of {_words(schema.get('items') or schema['prefixItems'][0])}"
     if "enum" in schema:
         return " or ".join(f'`"{value}"`' for value in schema["enum"])
-    return str(schema.get("type", "object"))
+    return str(schema.get("type", "anything"))
 
 
-def _fields(struct: type[msgspec.Struct]) -> str:
-    hints = typing.get_type_hints(struct, include_extras=True)
+def _fields(schema: Schema) -> str:
     rows = [
-        f"| `{field.encode_name}` | {type_words(hints[field.name])} | {_optional(field)} |\n"
-        for field in msgspec.structs.fields(struct)
+        f"| `{name}` | {_words(field)} | {_said(name, field, schema)} |\n"
+        for name, field in schema["properties"].items()
+        if name != "type"
     ]
     return "\n| field | type | |\n|---|---|---|\n" + "".join(rows) if rows else ""
 
 
-def _optional(field: msgspec.structs.FieldInfo) -> str:
-    return "" if field.required else "optional"
+def _said(name: str, field: Schema, schema: Schema) -> str:
+    optional = [] if name in schema["required"] else ["optional"]
+    said = "; ".join([*optional, *_limits(field)])
+    return ". ".join(one for one in (said, field.get("description", "")) if one)
+
+
+def _limits(field: Schema) -> list[str]:
+    options = field.get("anyOf", [field])
+    ranges = [
+        _range(one.get(low), one.get(high)) + unit
+        for one in options
+        for low, high, unit in _RANGES
+        if one.keys() & {low, high}
+    ]
+    return ranges + [f"`{one['pattern']}`" for one in options if "pattern" in one]
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if high is None:
+        return f"at least {low:,}"
+    return f"at most {high:,}" if not low else f"{low:,} to {high:,}"
 
 
 def _words_of(struct: type[msgspec.Struct]) -> str:
@@ -64,9 +88,12 @@ def _words_of(struct: type[msgspec.Struct]) -> str:
 
 
 def section(struct: type[msgspec.Struct]) -> str:
-    tag = struct.__struct_config__.tag
-    title = f"### `{tag or struct.__name__}`\n"
-    return title + _words_of(struct) + _fields(struct)
+    shapes = Shapes("#/")
+    shapes.of(struct)
+    schema = shapes.named[struct.__name__]
+    kinds = schema["properties"].get("type", {}).get("enum", [struct.__name__])
+    title = "### " + ", ".join(f"`{kind}`" for kind in kinds) + "\n"
+    return title + _words_of(struct) + _fields(schema)
 
 
 def render(page: str) -> str:

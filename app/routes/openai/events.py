@@ -21,7 +21,7 @@ PartType = Literal["response.content_part.added", "response.content_part.done"]
 
 
 class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.created`, `.in_progress`, `.completed`, `.incomplete` and `.failed`."""
+    """The response as it begins and as it ends."""
 
     type: LifeType
     sequence_number: int
@@ -30,7 +30,7 @@ class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.output_item.added` and `.done`."""
+    """The output's one message."""
 
     type: Literal["response.output_item.added", "response.output_item.done"]
     sequence_number: int
@@ -40,7 +40,7 @@ class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`response.content_part.added` and `.done`."""
+    """Its one text."""
 
     type: PartType
     sequence_number: int
