@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from app import events, frames
-from app.routes.openai.socket import OutwardEvent
+from app.routes.openai.events import SocketEvent
 from app.routes.published.asyncapi import DialectInward
 from app.routes.published.shapes import Schema, Shapes
 
@@ -19,7 +19,7 @@ UNIONS = {
     "outward": frames.OutwardFrame,
     "log": events.LogEvent,
     "dialect-inward": DialectInward,
-    "dialect-outward": OutwardEvent,
+    "dialect-outward": SocketEvent,
 }
 PARTS = (
     frames.Cursor,

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from app.frames import InwardFrame, OutwardFrame
-from app.routes.openai.schema import ResponseCreate
-from app.routes.openai.socket import OutwardEvent
+from app.routes.openai.events import SocketEvent
+from app.routes.openai.schema import ResponseCreate, SteerCreate
 from app.routes.published.openapi import VERSION
 from app.routes.published.shapes import Schema, Shapes, Struct
 
@@ -37,10 +37,16 @@ class CancelEvent(msgspec.Struct, frozen=True, kw_only=True):
     response_id: str
 
 
-DialectInward = CreateEvent | CancelEvent
+class SteerEvent(SteerCreate, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Add to an answer while it is written: it ends, and its successor has read this."""
+
+    type: Literal["response.steer"]
+
+
+DialectInward = CreateEvent | SteerEvent | CancelEvent
 
 _PAGE = (InwardFrame, OutwardFrame)
-_DIALECT = (DialectInward, OutwardEvent)
+_DIALECT = (DialectInward, SocketEvent)
 
 
 @functools.cache

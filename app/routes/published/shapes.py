@@ -49,7 +49,7 @@ class Shapes:
         if isinstance(kind, UnionType) and all(map(_is_untagged, get_args(kind))):
             return {"anyOf": [self.of(one) for one in get_args(kind)]}
         (schema,), found = msgspec.json.schema_components(
-            [kind], ref_template=self._place + "{name}"
+            [kind], ref_template=self._place + "{name}", schema_hook=_anything
         )
         classes = {one.__name__: one for one in structs_in(kind)}
         for name, one in found.items():
@@ -66,6 +66,12 @@ class Shapes:
             for name, one in schema["properties"].items()
         }
         return schema | {"properties": fields}
+
+
+def _anything(kind: type) -> Schema:
+    if kind is object:
+        return {"description": "Anything."}
+    raise NotImplementedError(kind)
 
 
 def _is_untagged(kind: Any) -> bool:
