@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app.db import revisions
 from app.db.base import Database
-from app.db.models import Conversation
+from app.db.models import Conversation, Meter
 from app.db.revisions import WrongRevision, check_revision, migrate, restore
 from tests.kit.db import migrate_to
 
@@ -152,6 +152,39 @@ async def test_a_conversation_from_before_the_library_is_under_the_first_version
         found = list(await session.scalars(select(Conversation).order_by(Conversation.id)))
 
     assert [(one.persona_version, one.documents) for one in found] == [(1, ()), (None, ())]
+
+
+async def test_what_was_stored_before_quotas_counts_in_them(empty_url: str, tmp_path: Path):
+    now = {"now": datetime(2026, 1, 1, tzinfo=UTC)}
+    user = text("INSERT INTO users VALUES ('user_1', 'a@b', '', '', 'admin', :now, NULL)")
+    conversation = text(
+        "INSERT INTO conversations (id, user_id, origin, title, documents, created_at, updated_at,"
+        " kept_warm) VALUES ('conv_1', 'user_1', 'chat', '', '', :now, :now, false)"
+    )
+    message = text(
+        "INSERT INTO messages (id, conversation_id, role, text, token_ids, created_at)"
+        " VALUES (:id, 'conv_1', :role, :words, :ids, :now)"
+    )
+    response = text(
+        "INSERT INTO responses (id, user_id, conversation_id, message_id, origin, status, model,"
+        " instructions, request, epoch, created_at) VALUES ('resp_1', 'user_1', 'conv_1', 'msg_2',"
+        " 'chat', 'in_progress', '', 'Be brief.', '{}', '', :now)"
+    )
+    said = (("msg_1", "user", "Grüße"), ("msg_2", "assistant", "not yet whole"))
+    await migrate_to(empty_url, "0006")
+    async with contextlib.aclosing(Database(empty_url)) as db, db.begin() as session:
+        await session.execute(user, now)
+        await session.execute(conversation, now)
+        for name, role, words in said:
+            row = {"id": name, "role": role, "words": words, "ids": b"", **now}
+            await session.execute(message, row)
+        await session.execute(response, now)
+    await migrate(empty_url, tmp_path)
+    async with contextlib.aclosing(Database(empty_url)) as db, db.read() as session:
+        kept = await session.scalar(select(Conversation.stored_bytes))
+        counted = await session.scalar(select(Meter.stored_bytes))
+
+    assert kept == counted == len("Grüße".encode()) + len("Be brief.")
 
 
 async def test_the_folder_of_a_new_database_is_for_its_owner_only(tmp_path: Path):

@@ -6,6 +6,7 @@ import json
 
 import msgspec
 import pytest
+from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from app import frames
@@ -110,6 +111,23 @@ async def test_an_address_has_so_many_sockets(house: Serving, monkeypatch: pytes
 
     assert status == 429
     assert "from this address" in json.loads(body)["detail"]
+
+
+@pytest.mark.row("counts")
+async def test_an_address_is_what_a_trusted_proxy_says(
+    house: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    async with somebody(house) as who:
+
+        def from_address(address: str) -> connect:
+            headers = {"Authorization": f"Bearer {who.key.key}", "X-Forwarded-For": address}
+            return connect(f"{house.site.ws_url}/v1/responses", additional_headers=headers)
+
+        monkeypatch.setattr(house.service.gate, "_per_address", 1)
+        async with from_address("203.0.113.1"), from_address("203.0.113.2"):
+            status, _, _ = await told(from_address("203.0.113.1"))
+
+    assert status == 429
 
 
 @pytest.mark.row("rates")
