@@ -238,9 +238,9 @@ class Core:
         )
         return self._totals.stats(self._cache, work)
 
-    def snapshot(self, now: float) -> CacheSnapshot:
-        """Sessions and prefix entries: sizes, never ids."""
-        return self._cache.snapshot(now)
+    def snapshot(self, now: float, *, tree: bool = True) -> CacheSnapshot:
+        """Sessions, and with `tree` prefix entries: sizes, never ids."""
+        return self._cache.snapshot(now, tree=tree)
 
     def cache_events(self, after: int) -> list[CacheEvent]:
         """Cache events numbered above `after`, as far as they are remembered."""

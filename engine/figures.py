@@ -119,6 +119,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     boot_id: str
+    restarts: int = 0
+    """Of the engine's process, which all other counters begin anew with."""
     steps: int
     running_jobs: int
     waiting_jobs: int
@@ -179,6 +181,10 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float | None
     """Since its last turn; None: that was before this boot, or before all of it was evicted."""
     cached_tokens: int
+    blocks: int = 0
+    """Of the pool, that its paths run through."""
+    shared_blocks: int = 0
+    """Of these, those that hold the operator's text alone, which others run through as well."""
     host_tokens: int = 0
     disk_tokens: int = 0
 
@@ -194,7 +200,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 class PrefixNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the prefix tree: sizes only, never text or ids.
 
-    `retention` is the highest class here and below: so long it stays (law 9).
+    `retention` is the highest class here and below: so long it stays (law 9). `hits`: prompts that
+    were found to go through it. `paths`: ends of leased paths here and below.
     """
 
     node_id: int
@@ -204,10 +211,17 @@ class PrefixNode(msgspec.Struct, frozen=True, kw_only=True):
     blocks: int
     in_use: bool
     retention: RetentionClass
+    hits: int
+    paths: int
+    idle_s: float
+    """Since a sequence last went through it."""
 
 
 class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the cache holds; events numbered above `sequence_number` came later."""
+    """Everything that the cache holds; events numbered above `sequence_number` came later.
+
+    Where it was asked for without the prefix tree, `nodes` and `pinned_blocks` are empty.
+    """
 
     sequence_number: int
     blocks: BlockCounts

@@ -127,8 +127,8 @@ class LocalEngine:
     async def stats(self) -> Stats:
         return await self._ask(lambda core, _: core.stats())
 
-    async def snapshot(self) -> CacheSnapshot:
-        return await self._ask(lambda core, now: core.snapshot(now))
+    async def snapshot(self, *, tree: bool = True) -> CacheSnapshot:
+        return await self._ask(lambda core, now: core.snapshot(now, tree=tree))
 
     async def watch(self, after: int) -> AsyncGenerator[CacheEvent, None]:
         while True:

@@ -88,6 +88,7 @@ class RemoteEngine:
         self._ended: EngineError | None = None
         self._closing = asyncio.Lock()
         self._failures = 0
+        self._restarts = 0
         self._request_ids = itertools.count(1)
         self._flights: dict[int, Flight] = {}
         self._questions: dict[int, _Question] = {}
@@ -146,10 +147,11 @@ class RemoteEngine:
         return (await self._ask(wire.Lease(subject=subject, wish=wish), wire.LeaseReply)).lease
 
     async def stats(self) -> Stats:
-        return (await self._ask(wire.ReadStats(), wire.StatsReply)).stats
+        told = (await self._ask(wire.ReadStats(), wire.StatsReply)).stats
+        return msgspec.structs.replace(told, restarts=self._restarts)
 
-    async def snapshot(self) -> CacheSnapshot:
-        return (await self._ask(wire.ReadSnapshot(), wire.SnapshotReply)).snapshot
+    async def snapshot(self, *, tree: bool = True) -> CacheSnapshot:
+        return (await self._ask(wire.ReadSnapshot(tree=tree), wire.SnapshotReply)).snapshot
 
     async def watch(self, after: int) -> AsyncGenerator[CacheEvent, None]:
         self._raise_if_ended()
@@ -297,6 +299,7 @@ class RemoteEngine:
     def _adopt(self, process: EngineProcess) -> None:
         """Ask the new process all that is unanswered: jobs first, since cancels refer to them."""
         self._process = process
+        self._restarts += 1
         self._started.set()
         for request_id, flight in list(self._flights.items()):
             self._resubmit(request_id, flight)

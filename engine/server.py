@@ -123,8 +123,8 @@ class Server:
                 return wire.LeaseReply(lease=await engine.lease(subject, wish))
             case wire.ReadStats():
                 return wire.StatsReply(stats=await engine.stats())
-            case wire.ReadSnapshot():
-                return wire.SnapshotReply(snapshot=await engine.snapshot())
+            case wire.ReadSnapshot(tree=tree):
+                return wire.SnapshotReply(snapshot=await engine.snapshot(tree=tree))
             case wire.Generate() | wire.Watch() | wire.Drop() | wire.Close():
                 raise AssertionError("not a question")
 

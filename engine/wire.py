@@ -39,7 +39,7 @@ from engine.errors import (
     Refused,
 )
 
-VERSION = 1
+VERSION = 2
 FRAME_BYTES = 64 << 20
 """Room for the longest contexts: ids of a prompt and of its history, five bytes each."""
 
@@ -69,7 +69,7 @@ class ReadStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
 
 
 class ReadSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
-    pass
+    tree: bool = True
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True, tag="watch"):

@@ -165,6 +165,9 @@ class EngineCollector(Collector):
             _every(FinishReason, stats.finished_jobs),
         )
         yield _counter("num_preemptions", "Jobs set back to make room.", stats.preemptions)
+        yield _counter(
+            "engine_restarts", "Times that the engine's process was lost.", stats.restarts
+        )
         yield _counter("engine_steps", "Forward passes.", stats.steps)
         yield _counter("engine_step_seconds", "Time in forward passes.", stats.step_s)
         yield _counter("cache_seconds", "Time in the cache's own work.", stats.cache_s)

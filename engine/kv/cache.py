@@ -115,13 +115,16 @@ class Cache:
         called its source is protected. One that is `restoring` runs after `arrived` says so.
         """
         match = self._match(ids, scopes, known_end)
-        self._touch(self._index.cut_behind(match), now)
+        found = self._index.cut_behind(match)
+        self._touch(found, now)
         parked = self.parking.find(ids, scopes, known_end, match.tokens)
         ends = len(ids), len(ids) + ahead
         # Whole blocks only: what is copied when the sequence runs must not be restored before.
         holding = self._supply.hold(match, scopes, ends, copies=parked is None)
         if holding is None:
             return None
+        for above in found.path():
+            above.hits += 1
         if parked is not None:
             self.parking.restore(holding, parked)
         known = parked.end if parked else match.tokens
@@ -251,9 +254,16 @@ class Cache:
     def counts(self) -> BlockCounts:
         return self._pool.counts()
 
-    def snapshot(self, now: float) -> CacheSnapshot:
-        """Every entry and every session: sizes, never ids."""
-        return snapshot(self._index, self._leases, self.tiers, pool=self._pool, now=now)
+    def snapshot(self, now: float, *, tree: bool = True) -> CacheSnapshot:
+        """Every session, and with `tree` every entry: sizes, never ids."""
+        return snapshot(
+            self._index if tree else None,
+            self._leases,
+            self.tiers,
+            pool=self._pool,
+            block_tokens=self._block_tokens,
+            now=now,
+        )
 
     def check(self, holdings: Iterable[Holding]) -> None:
         """Every invariant of the books, given all that is held. Raises `Corrupt`."""

@@ -52,7 +52,7 @@ class Entry:
     lies in the same block as well, so a path's block table is its entries' blocks, the later entry
     winning where two share a block index. The paths of those in `held_by` end with this entry;
     `pins` counts the pinning ones here and below, by owner. It was last used at `used_s`, as the `used`th use
-    of any path; `queued` belongs to retention, `names` to an index that names blocks.
+    of any path, and found by `hits` prompts; `queued` belongs to retention, `names` to an index that names blocks.
     """
 
     __slots__ = (
@@ -60,6 +60,7 @@ class Entry:
         "children",
         "entry_id",
         "held_by",
+        "hits",
         "ids",
         "names",
         "parent",
@@ -83,6 +84,7 @@ class Entry:
         self.held_by: set[Holder] = set()
         self.pins: dict[OwnerId, int] = {}
         self.parked = 0
+        self.hits = 0
         self.used = 0
         self.used_s = 0.0
         self.queued: EvictionKey | None = None

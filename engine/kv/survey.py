@@ -16,27 +16,37 @@ from engine.terms import RetentionClass, SessionId, Tier
 
 
 def snapshot(
-    index: PrefixIndex, leases: Leases, tiers: Tiers, *, pool: BlockPool, now: float
+    index: PrefixIndex | None,
+    leases: Leases,
+    tiers: Tiers,
+    *,
+    pool: BlockPool,
+    block_tokens: int,
+    now: float,
 ) -> CacheSnapshot:
-    """All that the pool and the lower tiers hold, as of `now`."""
-    entries = list(index.entries())
-    classes = _classes(entries)
+    """All that the pool and the lower tiers hold, as of `now`; the entries where there is an index."""
+    entries = [] if index is None else list(index.entries())
+    classes, paths = _classes(entries), _paths(entries)
     return CacheSnapshot(
         sequence_number=tiers.journal.last,
         blocks=pool.counts(),
         pinned_blocks=_pinned_blocks(entries, classes),
         tiers=tiers.counts(),
-        sessions=_sessions(leases, tiers, now),
-        nodes=tuple(_node(entry, index.root, pool, classes[entry]) for entry in entries),
+        sessions=_sessions(leases, tiers, block_tokens, now),
+        nodes=tuple(
+            _node(entry, pool, classes[entry], paths=paths[entry], now=now) for entry in entries
+        ),
     )
 
 
-def _sessions(leases: Leases, tiers: Tiers, now: float) -> tuple[SessionView, ...]:
+def _sessions(
+    leases: Leases, tiers: Tiers, block_tokens: int, now: float
+) -> tuple[SessionView, ...]:
     parked = _parked(tiers)
     known: dict[LeaseKey, Lease | None] = dict.fromkeys(key for key, _ in parked)
     known.update((lease.key, lease) for lease in leases)
     return tuple(
-        _session(key, lease, parked, now)
+        _session(key, lease, parked, block_tokens=block_tokens, now=now)
         for key, lease in known.items()
         if key[1] != NO_SESSION
         if lease is None or lease.kind is SubjectKind.SESSION
@@ -54,9 +64,15 @@ def _parked(tiers: Tiers) -> dict[tuple[LeaseKey, Tier], int]:
 
 
 def _session(
-    key: LeaseKey, lease: Lease | None, parked: dict[tuple[LeaseKey, Tier], int], now: float
+    key: LeaseKey,
+    lease: Lease | None,
+    parked: dict[tuple[LeaseKey, Tier], int],
+    *,
+    block_tokens: int,
+    now: float,
 ) -> SessionView:
     expires_s = lease.expires_s if lease else None
+    blocks, shared_blocks = _blocks(lease, block_tokens) if lease else (0, 0)
     return SessionView(
         session_id=SessionId(key[1]),
         owner_id=key[0],
@@ -65,9 +81,45 @@ def _session(
         expires_in_s=None if expires_s is None else max(0.0, expires_s - now),
         idle_s=max(0.0, now - lease.used_s) if lease else None,
         cached_tokens=lease.cached_tokens if lease else 0,
+        blocks=blocks,
+        shared_blocks=shared_blocks,
         host_tokens=parked.get((key, Tier.HOST), 0),
         disk_tokens=parked.get((key, Tier.DISK), 0),
     )
+
+
+def _blocks(lease: Lease, block_tokens: int) -> tuple[int, int]:
+    """How many blocks the lease's paths run through, and how many of them are the operator's."""
+    seen: set[Entry] = set()
+    blocks = shared_blocks = 0
+    for entry in sorted(lease.entries, key=lambda entry: -entry.end):
+        path = list(entry.path())
+        parting = next((above for above in path if above in seen), None)
+        if parting is entry:
+            continue
+        # A block in which paths part is there once for each of them.
+        start = parting.end if parting else 0
+        blocks += -(-entry.end // block_tokens) - start // block_tokens
+        zone = next((above.end for above in path if is_operators(above.scope)), 0)
+        shared_blocks = max(shared_blocks, zone // block_tokens)
+        seen.update(path)
+    return blocks, shared_blocks
+
+
+def _paths(entries: Iterable[Entry]) -> Counter[Entry]:
+    """How many leased paths end at an entry and below it; parents come before their children."""
+    paths = Counter({entry: _leased(entry) for entry in entries})
+    for entry in reversed(paths):
+        parent = entry.parent
+        if parent is not None and parent in paths:
+            paths[parent] += paths[entry]
+    return paths
+
+
+def _leased(entry: Entry) -> int:
+    """The operator's text by itself is nobody's path, and what is orphan is hardly gone on from."""
+    leases = (holder for holder in entry.held_by if isinstance(holder, Lease))
+    return sum(lease.kind is not None and not lease.orphan for lease in leases)
 
 
 def _classes(entries: Iterable[Entry]) -> dict[Entry, RetentionClass]:
@@ -90,15 +142,20 @@ def _pinned_blocks(
     return dict(Counter(strongest.values()))
 
 
-def _node(entry: Entry, root: Entry, pool: BlockPool, retention: RetentionClass) -> PrefixNode:
+def _node(
+    entry: Entry, pool: BlockPool, retention: RetentionClass, *, paths: int, now: float
+) -> PrefixNode:
     in_use = any(pool.users(block) for block in entry.blocks)
     parent = entry.parent
     return PrefixNode(
         node_id=entry.entry_id,
-        parent_id=parent.entry_id if parent and parent is not root else None,
+        parent_id=parent.entry_id if parent and parent.parent else None,
         scope=entry.scope,
         tokens=len(entry.ids),
         blocks=len(entry.blocks),
         in_use=in_use,
         retention=RetentionClass.RUNNING if in_use else retention,
+        hits=entry.hits,
+        paths=paths,
+        idle_s=max(0.0, now - entry.used_s),
     )

@@ -239,6 +239,7 @@ class EntryTree:
         assert parent is not None
         upper = Entry(self._new_id(), lower.scope, lower.start, lower.ids[:tokens])
         upper.used, upper.used_s, upper.pins = lower.used, lower.used_s, dict(lower.pins)
+        upper.hits = lower.hits
         upper.parent = parent
         first = lower.start // self._block_tokens
         cut = lower.start + tokens

@@ -102,10 +102,12 @@ async def test_a_job_without_a_seed_goes_on_with_the_stream_it_began(engine):
     prompt = await first_prompt(engine, "Tell me a story about a fox.")
     job = a_job(prompt, sampling=Sampling(temperature=1.0), limits=Limits(max_output_tokens=24))
 
+    restarts = (await engine.stats()).restarts
     outcome = await play_killing(engine, job, after_tokens=6)
     stats = await engine.stats()
 
     assert stats.boot_id == (await engine.info()).boot_id == outcome.receipt.boot_id
+    assert stats.restarts == restarts + 1
     assert outcome.sent_ids == outcome.token_ids
     assert len(outcome.token_ids) == 24 or outcome.finished.reason is FinishReason.STOP
 

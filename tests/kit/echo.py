@@ -7,12 +7,13 @@ before their next beat, until `release()`.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 
 import msgspec
 
 from engine.api import (
+    OPERATOR_SCOPE,
     CachedBySource,
     CacheEvent,
     CacheSnapshot,
@@ -20,26 +21,37 @@ from engine.api import (
     Delta,
     Finished,
     FinishReason,
+    Forget,
     Job,
     JobEvent,
     JobId,
     LeaseState,
+    MissReason,
     ModelCard,
+    OwnerId,
+    Park,
     Receipt,
     Refusal,
     Rendered,
     RenderRequest,
     RetentionClass,
     Role,
+    Scope,
     Seam,
+    SessionId,
     Stability,
     Started,
     Stats,
     Subject,
+    SubjectKind,
     TemplateFinding,
+    Warm,
     Wish,
 )
+from engine.core import Core
 from engine.errors import EngineClosed
+from engine.figures import BlockCounts, CacheChange, PrefixNode, SessionView
+from engine.parts import CoreConfig
 
 BOS, END, OPEN = 1, 2, {Role.SYSTEM: 3, Role.USER: 4, Role.ASSISTANT: 5}
 FIRST_CHARACTER = 16
@@ -87,6 +99,8 @@ class EchoEngine:
         self.leases: list[tuple[Subject, Wish]] = []
         self.fails_with: Exception | None = None
         self.refusal: Refusal | None = None
+        self.misses: deque[tuple[MissReason, int | None]] = deque()
+        """What the next receipts say of why, and where the prompt differed."""
         self.step = 0
         self.submitted = asyncio.Event()
         self._seen: list[tuple[int, ...]] = []
@@ -97,6 +111,10 @@ class EchoEngine:
         self._allowed: int | None = None
         self._closed = False
         self._leased = asyncio.Event()
+        self._cached: dict[tuple[OwnerId, SessionId], int] = {}
+        self._parked: dict[tuple[OwnerId, SessionId], int] = {}
+        self._events: list[CacheEvent] = []
+        self._changed = asyncio.Event()
 
     # ------------------------------------------------------------ the test's hand
 
@@ -202,16 +220,21 @@ class EchoEngine:
         self, job: Job, reason: FinishReason, token_ids: tuple[int, ...], cached: int
     ) -> Finished:
         self._seen.append((*job.token_ids, *token_ids))
+        published = job.zones[-1].scope.startswith(OPERATOR_SCOPE)
+        if job.session_id is not None and not published:
+            self._cached[job.owner_id, job.session_id] = len(self._seen[-1])
+            self._note(CacheChange.PUBLISHED, len(self._seen[-1]))
         seam = Seam.STOPPED if token_ids[-1:] == (END,) else Seam.CUT
         prompt = len(job.token_ids)
+        miss_reason, differs_at = self.misses.popleft() if self.misses else (None, None)
         receipt = Receipt(
             prompt_tokens=prompt,
             cached_tokens=cached,
             computed_tokens=prompt - cached,
             output_tokens=len(token_ids),
             cached_by_source=CachedBySource(session=cached),
-            miss_reason=None,
-            differs_at=None,
+            miss_reason=miss_reason,
+            differs_at=differs_at,
             queue_s=0.0,
             prefill_s=0.0,
             first_token_s=None,
@@ -239,6 +262,7 @@ class EchoEngine:
     async def lease(self, subject: Subject, wish: Wish) -> LeaseState:
         self.leases.append((subject, wish))
         self._leased.set()
+        self._carry_out(subject, wish)
         return LeaseState(
             subject=subject,
             wished=RetentionClass.IDLE,
@@ -247,14 +271,90 @@ class EchoEngine:
             expires_s=None,
         )
 
+    def _carry_out(self, subject: Subject, wish: Wish) -> None:
+        """What is parked leaves the pool, and what is warmed comes back, all at once."""
+        key = subject.owner_id, SessionId(subject.subject_id)
+        match wish:
+            case Forget() if subject.kind is SubjectKind.OWNER:
+                for known in (self._cached, self._parked):
+                    for one in [one for one in known if one[0] == subject.owner_id]:
+                        del known[one]
+            case Forget():
+                self._cached.pop(key, None)
+                self._parked.pop(key, None)
+            case Park() if key in self._cached:
+                self._parked[key] = self._cached.pop(key)
+            case Warm() if key in self._parked:
+                self._cached[key] = self._parked.pop(key)
+            case _:
+                return
+        self._note(CacheChange.LEASED, 0)
+
+    def _note(self, kind: CacheChange, tokens: int) -> None:
+        number = len(self._events) + 1
+        self._events.append(
+            CacheEvent(
+                sequence_number=number, kind=kind, scope=None, tokens=tokens, blocks=self._blocks()
+            )
+        )
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _blocks(self) -> BlockCounts:
+        cached = sum(-(-tokens // self.card.block_tokens) for tokens in self._cached.values())
+        free = self.card.pool_blocks - cached
+        return BlockCounts(in_use=0, copying=0, pinned=0, cached=cached, free=free)
+
     async def stats(self) -> Stats:
-        raise NotImplementedError("no test of the domain asks for figures")
+        return Core(a_config(self.card)).stats()
 
-    async def snapshot(self) -> CacheSnapshot:
-        raise NotImplementedError("no test of the domain asks for figures")
+    async def snapshot(self, *, tree: bool = True) -> CacheSnapshot:
+        keys = sorted({**self._cached, **self._parked})
+        return CacheSnapshot(
+            sequence_number=len(self._events),
+            blocks=self._blocks(),
+            pinned_blocks={},
+            tiers=(),
+            sessions=tuple(self._session(key) for key in keys),
+            nodes=tuple(self._node(number, key) for number, key in enumerate(keys, 1) if tree),
+        )
 
-    def watch(self, after: int) -> AsyncIterator[CacheEvent]:
-        raise NotImplementedError(f"no test of the domain watches the cache, not even {after}")
+    def _session(self, key: tuple[OwnerId, SessionId]) -> SessionView:
+        tokens = self._cached.get(key, 0)
+        return SessionView(
+            session_id=key[1],
+            owner_id=key[0],
+            wished=None,
+            retention=RetentionClass.IDLE,
+            expires_in_s=None,
+            idle_s=0.0,
+            cached_tokens=tokens,
+            blocks=-(-tokens // self.card.block_tokens),
+            disk_tokens=self._parked.get(key, 0),
+        )
+
+    def _node(self, number: int, key: tuple[OwnerId, SessionId]) -> PrefixNode:
+        tokens = self._cached.get(key, 0)
+        return PrefixNode(
+            node_id=number,
+            parent_id=None,
+            scope=Scope(f"user:{key[0]}"),
+            tokens=tokens,
+            blocks=-(-tokens // self.card.block_tokens),
+            in_use=False,
+            retention=RetentionClass.IDLE,
+            hits=0,
+            paths=1,
+            idle_s=0.0,
+        )
+
+    async def watch(self, after: int) -> AsyncIterator[CacheEvent]:
+        while True:
+            changed = self._changed
+            for event in self._events[after:]:
+                after = event.sequence_number
+                yield event
+            await changed.wait()
 
     async def aclose(self) -> None:
         self._closed = True
@@ -263,6 +363,23 @@ class EchoEngine:
 def _common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
     pairs = zip(left, right, strict=False)
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+
+def a_config(card: ModelCard) -> CoreConfig:
+    """As much of a core as is needed to have its figures."""
+    return CoreConfig(
+        block_tokens=card.block_tokens,
+        pool_blocks=1,
+        context_tokens=card.context_tokens,
+        step_tokens=1,
+        max_running=1,
+        max_waiting=1,
+        eos_token_ids=card.eos_token_ids,
+        model_fingerprint=card.model_fingerprint,
+        template_fingerprint=card.template_fingerprint,
+        boot_id=card.boot_id,
+        vocabulary_tokens=card.vocabulary_tokens,
+    )
 
 
 def with_template(stable: bool) -> ModelCard:

@@ -21,6 +21,9 @@ from engine.api import (
 )
 from engine.figures import CacheChange, CacheEvent, CacheSnapshot, EvictionReason, Stats
 from engine.kv import journal
+from engine.kv.blocks import BlockPool
+from engine.kv.cache import Cache
+from engine.kv.prefix import path_of
 from engine.kv.tiers import TierSizes
 from engine.wire import (
     Replies,
@@ -80,6 +83,19 @@ class CountedLife(CacheLife):
         assert {(e.retention, e.reason): e.tokens for e in stats.evictions} == {
             key: count for key, count in tokens.items() if isinstance(key, tuple)
         }
+
+    @invariant()
+    def blocks_and_paths_of_sessions_are_counted_once(self) -> None:
+        leases = {lease.key: lease for lease in self.cache._leases}
+        for view in self.desk.core.snapshot(self.desk.now, tree=False).sessions:
+            lease = leases.get((view.owner_id, view.session_id))
+            entries = lease.entries if lease else ()
+            tables = [path_of(entry, self.cache._block_tokens)[2] for entry in entries]
+            assert view.blocks == len({block for table in tables for block in table})
+            assert 0 <= view.shared_blocks <= view.blocks
+        nodes = self.desk.core.snapshot(self.desk.now).nodes
+        paths = sum(len(lease.entries) for lease in leases.values())
+        assert sum(node.paths for node in nodes if node.parent_id is None) == paths
 
     @invariant()
     def pinned_blocks_are_counted_once(self) -> None:
@@ -224,6 +240,28 @@ def test_a_snapshot_tells_what_was_wished_and_granted_and_where_the_tokens_lie()
     assert snapshot.pinned_blocks == {RetentionClass.LIVE: 2}
     assert [tier.tier for tier in snapshot.tiers] == ["disk"]
     assert snapshot.sequence_number == desk.core.cache_events(0)[-1].sequence_number
+
+
+@pytest.mark.parametrize("make_index", INDEXES)
+def test_a_snapshot_tells_who_goes_through_a_prefix_how_often_and_when_last(make_index):
+    core_config = config()
+    pool = BlockPool(core_config.pool_blocks)
+    size = core_config.block_tokens
+    desk = Desk(core_config, Cache(pool, make_index(pool, size), size))
+    for at in range(3):
+        desk.run(desk.job([*range(2, 34), 50 + at], session=f"s{at}", shared=32, output=1))
+        desk.now += 10.0
+
+    snapshot = desk.core.snapshot(desk.now)
+    without = desk.core.snapshot(desk.now, tree=False)
+
+    (persona,) = (node for node in snapshot.nodes if node.scope == OPERATOR_SCOPE)
+    ages = sorted(one.idle_s for one in snapshot.sessions if one.idle_s is not None)
+    assert (persona.hits, persona.paths, persona.idle_s) == (2, 3, ages[0])
+    own = sorted((node.idle_s, node.hits, node.paths) for node in snapshot.nodes if node != persona)
+    assert own == [(age, 0, 1) for age in ages]
+    assert {(one.blocks, one.shared_blocks) for one in snapshot.sessions} == {(3, 2)}
+    assert without == msgspec.structs.replace(snapshot, nodes=(), pinned_blocks={})
 
 
 def test_who_comes_too_late_for_an_event_sees_a_gap_and_takes_a_snapshot(monkeypatch):
