@@ -71,7 +71,9 @@ async def people() -> AsyncIterator[People]:
     """Raises `WrongRevision` where the database is not ready for them."""
     from app.db.base import Database
     from app.db.revisions import check_revision
+    from app.people.audit import COMMAND, act_as
 
+    act_as(COMMAND)
     url = settings().database_url
     await check_revision(url)
     async with contextlib.aclosing(Database(url)) as db:

@@ -72,5 +72,9 @@ def new_steer_id() -> str:
     return f"steer_{_stamp()}"
 
 
+def new_audit_id() -> str:
+    return f"audit_{_stamp()}"
+
+
 def new_request_id() -> str:
     return f"req_{_stamp()}"

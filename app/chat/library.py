@@ -25,10 +25,11 @@ from app.db.models import (
     LibraryVersion,
     User,
 )
-from app.db.types import ItemKind, Visibility, text_bytes, utc_now
+from app.db.types import AuditAct, ItemKind, Visibility, text_bytes, utc_now
 from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from app.ids import DocumentId, GroupId, ItemId, PersonaId, UserId, new_document_id, new_persona_id
 from app.people.accounts import normal_email
+from app.people.audit import note
 from app.people.usage import Usage
 from engine.api import Message, Role
 
@@ -171,6 +172,7 @@ class Library:
             await _set_readers(session, item, access)
             await session.flush()
             made = await _item(session, user_id, kind, item_id)
+            _note(session, AuditAct.LIBRARY_PUBLISHED, item, version=item.newest)
         self.changed.set()
         return made
 
@@ -187,6 +189,7 @@ class Library:
             _add_version(session, item, says)
             await session.flush()
             made = await _item(session, user_id, kind, item_id)
+            _note(session, AuditAct.LIBRARY_PUBLISHED, item, version=item.newest)
         self.changed.set()
         return made
 
@@ -208,6 +211,7 @@ class Library:
             await _set_readers(session, item, access)
             await session.flush()
             made = await _item(session, user_id, kind, item_id)
+            _note(session, AuditAct.LIBRARY_ACCESS, item, visibility=item.visibility)
         self.changed.set()
         return made
 
@@ -220,6 +224,7 @@ class Library:
             if item.id == DEFAULT_PERSONA.id and archived:
                 raise Conflict("The default persona cannot be archived.", field="archived")
             item.archived_at = (item.archived_at or utc_now()) if archived else None
+            _note(session, AuditAct.LIBRARY_ARCHIVED, item, archived=archived)
             await session.flush()
             made = await _item(session, user_id, kind, item_id)
         self.changed.set()
@@ -227,6 +232,12 @@ class Library:
 
 
 # ---------------------------------------------------------------- rows
+
+
+def _note(session: AsyncSession, act: AuditAct, item: LibraryItem, **details: object) -> None:
+    """What is one's own is nobody else's business."""
+    if item.owner_id is None:
+        note(session, act, item.id, **details)
 
 
 def _newest() -> Select[LibraryItem, LibraryVersion]:

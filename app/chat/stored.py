@@ -116,6 +116,8 @@ class StoredLedger:
                     error=view.error,
                     usage=view.usage,
                     receipt=view.receipt,
+                    miss_reason=None if view.receipt is None else view.receipt.miss_reason,
+                    differs_at=None if view.receipt is None else view.receipt.differs_at,
                     completed_at=None
                     if view.completed_at is None
                     else rows.moment(view.completed_at),

@@ -14,7 +14,7 @@ users ─┬─ logins
        │              └─── library_group_readers ── groups
        └─ conversations ── messages (a tree by parent_id) ── responses
                                                         └─── message_texts
-departures                                                (of users who are no more)
+departures, audit                                         (also of users who are no more)
 """
 
 from datetime import datetime
@@ -25,6 +25,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.db.types import (
     AccountRole,
+    AuditAct,
+    AuditDoor,
     Choice,
     ItemKind,
     Json,
@@ -54,7 +56,7 @@ from app.ids import (
     UserId,
 )
 from engine.api import Message as Said
-from engine.api import Receipt, Role, Seam
+from engine.api import MissReason, Receipt, Role, Seam
 
 _IDS = (
     UserId,
@@ -113,6 +115,23 @@ class Departure(Base):
 
     user_id: Mapped[UserId] = mapped_column(primary_key=True)
     left_at: Mapped[datetime]
+
+
+class AuditEntry(Base):
+    """What somebody did, in ids that outlive whom they name."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    """Sorts by time."""
+    at: Mapped[datetime]
+    actor_id: Mapped[UserId | None] = mapped_column(index=True)
+    """No foreign key, nor for the subject: they are told of when they are gone."""
+    door: Mapped[AuditDoor] = mapped_column(Choice(AuditDoor))
+    act: Mapped[AuditAct] = mapped_column(Choice(AuditAct), index=True)
+    subject_id: Mapped[str | None] = mapped_column(index=True)
+    details: Mapped[dict[str, object]] = mapped_column(Json(dict[str, object]))
+    request_id: Mapped[str | None]
 
 
 class Group(Base):
@@ -398,7 +417,10 @@ class Response(Base):
     """What writes an assistant's message: its state, its cost and what was asked for."""
 
     __tablename__ = "responses"
-    __table_args__ = (Index("ix_responses_list", "user_id", "created_at", "id"),)
+    __table_args__ = (
+        Index("ix_responses_list", "user_id", "created_at", "id"),
+        Index("ix_responses_misses", "miss_reason", "created_at", "id"),
+    )
 
     id: Mapped[ResponseId] = mapped_column(primary_key=True)
     user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
@@ -421,6 +443,9 @@ class Response(Base):
     error: Mapped[Problem | None] = mapped_column(Json(Problem))
     usage: Mapped[Usage | None] = mapped_column(Json(Usage))
     receipt: Mapped[Receipt | None] = mapped_column(Json(Receipt))
+    miss_reason: Mapped[MissReason | None] = mapped_column(Choice(MissReason))
+    """The receipt's, like the next, where they can be searched for."""
+    differs_at: Mapped[int | None]
     model: Mapped[str]
     instructions: Mapped[str | None]
     request: Mapped[dict[str, object]] = mapped_column(Json(dict[str, object]))

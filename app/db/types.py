@@ -44,6 +44,52 @@ class KeyScope(enum.StrEnum):
     """Look at what is counted over all users."""
 
 
+class AuditAct(enum.StrEnum):
+    """What the audit log tells of."""
+
+    ACCOUNT_CREATED = "account.created"
+    ACCOUNT_PASSWORD = "account.password"  # noqa: S105  nobody's
+    ACCOUNT_ROLE = "account.role"
+    ACCOUNT_DISABLED = "account.disabled"
+    ACCOUNT_ENABLED = "account.enabled"
+    ACCOUNT_REMOVED = "account.removed"
+    LOGIN_FAILED = "login.failed"
+    LOGIN_LOCKED = "login.locked"
+    LOGIN_ENDED = "login.ended"
+    INVITATION_CREATED = "invitation.created"
+    INVITATION_ACCEPTED = "invitation.accepted"
+    INVITATION_REVOKED = "invitation.revoked"
+    GROUP_CREATED = "group.created"
+    GROUP_RENAMED = "group.renamed"
+    GROUP_DELETED = "group.deleted"
+    GROUP_JOINED = "group.joined"
+    GROUP_LEFT = "group.left"
+    KEY_CREATED = "key.created"
+    KEY_REVOKED = "key.revoked"
+    LIBRARY_PUBLISHED = "library.published"
+    LIBRARY_ACCESS = "library.access"
+    LIBRARY_ARCHIVED = "library.archived"
+    QUOTA_SET = "quota.set"
+    QUOTA_LIFTED = "quota.lifted"
+    SESSION_WARMED = "session.warmed"
+    SESSION_PARKED = "session.parked"
+    SESSION_EVICTED = "session.evicted"
+    FIGURES_LOOK = "figures.look"
+
+
+class AuditDoor(enum.StrEnum):
+    """How whoever acted came in."""
+
+    LOGIN = "login"
+    KEY = "key"
+    COMMAND = "command"
+    """`keepwarm admin`, by whoever may read the database's settings."""
+    STRANGER = "stranger"
+    """Not signed in: at the door, or with an invitation."""
+    SERVER = "server"
+    """Nobody: what the settings ask for, and what is due by itself."""
+
+
 class Origin(enum.StrEnum):
     """Where a conversation or a response came from: the browser and terminal, or the dialect."""
 

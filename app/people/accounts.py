@@ -20,9 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database, serialise
 from app.db.models import Conversation, Departure, Login, User
-from app.db.types import AccountRole, KeyScope, utc_now
+from app.db.types import AccountRole, AuditAct, KeyScope, utc_now
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.ids import KeyId, LoginId, UserId, new_user_id
+from app.people.audit import note
 from app.people.passwords import Passwords
 from app.people.revocations import Revocations
 
@@ -143,6 +144,7 @@ class Accounts:
             query = update(User).where(User.id == user_id).values(password_hash=encoded)
             if await session.scalar(query.returning(User.id)) is None:
                 raise NotFound("There is no such account.")
+            note(session, AuditAct.ACCOUNT_PASSWORD, user_id)
             await session.execute(delete(Login).where(Login.user_id == user_id))
         self.revocations.revoke(user_id)
 
@@ -151,6 +153,7 @@ class Accounts:
         async with self._db.begin() as session:
             user = await _changed(session, user_id, keeps_admin=role is AccountRole.ADMIN)
             user.role = role
+            note(session, AuditAct.ACCOUNT_ROLE, user_id, role=role)
         self.revocations.revoke(user_id)
 
     async def disable(self, user_id: UserId) -> None:
@@ -161,6 +164,7 @@ class Accounts:
         async with self._db.begin() as session:
             user = await _changed(session, user_id)
             user.disabled_at = user.disabled_at or self.now()
+            note(session, AuditAct.ACCOUNT_DISABLED, user_id)
             await session.execute(delete(Login).where(Login.user_id == user_id))
         self.revocations.revoke(user_id)
 
@@ -168,6 +172,7 @@ class Accounts:
         """Let the account in again. Raises `NotFound`."""
         async with self._db.begin() as session:
             (await _changed(session, user_id, keeps_admin=True)).disabled_at = None
+            note(session, AuditAct.ACCOUNT_ENABLED, user_id)
 
     async def remove(self, user_id: UserId) -> None:
         """Delete the account with all that it owns, and note that it left (`chat.departures`).
@@ -180,6 +185,7 @@ class Accounts:
             held = select(Conversation.id).where(Conversation.user_id == user_id)
             await session.execute(held.order_by(Conversation.id).with_for_update())
             session.add(Departure(user_id=user_id, left_at=self.now()))
+            note(session, AuditAct.ACCOUNT_REMOVED, user_id)
             await session.delete(user)
         self.revocations.revoke(user_id)
 
@@ -200,6 +206,7 @@ class Accounts:
             await session.flush()
         except IntegrityError as error:
             raise Conflict("There is an account with this address.", field="email") from error
+        note(session, AuditAct.ACCOUNT_CREATED, user.id, role=role)
         return user.id
 
 

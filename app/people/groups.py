@@ -10,10 +10,11 @@ from sqlalchemy.exc import IntegrityError
 
 from app.db.base import Database
 from app.db.models import Group, GroupMember, User
-from app.db.types import utc_now
+from app.db.types import AuditAct, utc_now
 from app.errors import Conflict, NotFound
 from app.ids import GroupId, UserId, new_group_id
 from app.people.accounts import normal_name
+from app.people.audit import note
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,7 @@ class Groups:
                 await session.flush()
             except IntegrityError as error:
                 raise _taken() from error
+            note(session, AuditAct.GROUP_CREATED, group.id, name=group.name)
         return GroupView(id=group.id, name=group.name, member_ids=())
 
     async def list(self) -> list[GroupView]:
@@ -60,7 +62,8 @@ class Groups:
 
     async def rename(self, group_id: GroupId, name: str) -> None:
         """Raises `InvalidRequest`, `Conflict` and `NotFound`."""
-        query = update(Group).where(Group.id == group_id).values(name=normal_name(name))
+        new_name = normal_name(name)
+        query = update(Group).where(Group.id == group_id).values(name=new_name)
         async with self._db.begin() as session:
             try:
                 renamed = await session.scalar(query.returning(Group.id))
@@ -68,13 +71,16 @@ class Groups:
                 raise _taken() from error
             if renamed is None:
                 raise _not_found()
+            note(session, AuditAct.GROUP_RENAMED, group_id, name=new_name)
 
     async def delete(self, group_id: GroupId) -> None:
         """What was published to it alone is read by nobody any more. Raises `NotFound`."""
-        query = delete(Group).where(Group.id == group_id).returning(Group.id)
+        query = delete(Group).where(Group.id == group_id).returning(Group.name)
         async with self._db.begin() as session:
-            if await session.scalar(query) is None:
+            name = await session.scalar(query)
+            if name is None:
                 raise _not_found()
+            note(session, AuditAct.GROUP_DELETED, group_id, name=name)
 
     async def join(self, group_id: GroupId, user_id: UserId) -> None:
         """Raises `NotFound` for the group and for the account."""
@@ -86,6 +92,7 @@ class Groups:
                 raise NotFound("There is no such account.", field="user_id")
             if await session.get(GroupMember, (group_id, user_id)) is None:
                 session.add(GroupMember(group_id=group_id, user_id=user_id))
+                note(session, AuditAct.GROUP_JOINED, user_id, group_id=group_id)
 
     async def leave(self, group_id: GroupId, user_id: UserId) -> None:
         """Raises `NotFound` where they are not in it."""
@@ -95,6 +102,7 @@ class Groups:
         async with self._db.begin() as session:
             if await session.scalar(query.returning(GroupMember.user_id)) is None:
                 raise NotFound("There is no such member.", field="user_id")
+            note(session, AuditAct.GROUP_LEFT, user_id, group_id=group_id)
 
 
 def _taken() -> Conflict:

@@ -13,9 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database, serialise
 from app.db.models import GroupMember, Invitation, InvitationGroup, User
-from app.db.types import AccountRole
+from app.db.types import AccountRole, AuditAct
 from app.errors import Conflict, NotFound, Unauthenticated
 from app.ids import GroupId, InvitationId, UserId, new_invitation_id
+from app.people import audit
 from app.people.accounts import ADMINS, Accounts, digest, first_admin, new_secret, normal_name
 
 LINK = timedelta(days=7)
@@ -86,6 +87,7 @@ class Invitations:
                 await session.flush()
             except IntegrityError as error:
                 raise NotFound("There is no such group.", field="group_ids") from error
+            audit.note(session, AuditAct.INVITATION_CREATED, invitation.id, role=role)
         return NewInvitation(token=token, view=_view(invitation, group_ids))
 
     async def list(self) -> list[InvitationView]:
@@ -112,6 +114,7 @@ class Invitations:
         async with self._db.begin() as session:
             if await session.scalar(query.returning(Invitation.id)) is None:
                 raise NotFound("There is no such invitation.", field="invitation_id")
+            audit.note(session, AuditAct.INVITATION_REVOKED, invitation_id)
 
     async def accept(self, token: str, email: str, name: str, password: str) -> UserId:
         """Make the account that the link stands for; of many who try at once, one does.
@@ -136,6 +139,7 @@ class Invitations:
             session.add_all(
                 GroupMember(group_id=one, user_id=user_id) for one in await session.scalars(groups)
             )
+            audit.note(session, AuditAct.INVITATION_ACCEPTED, user_id, invitation_id=invitation.id)
             return user_id
 
     # ------------------------------------------------------------ the first admin

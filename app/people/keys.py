@@ -13,11 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database, serialise
 from app.db.models import ApiKey, User
-from app.db.types import AccountRole, KeyScope
+from app.db.types import AccountRole, AuditAct, KeyScope
 from app.errors import InvalidRequest, NotFound, Unauthenticated
 from app.ids import KeyId, UserId, new_key_id, new_user_id
 from app.options import SHORTEST_API_KEY
 from app.people.accounts import Accounts, Principal, digest, new_secret, normal_name
+from app.people.audit import note
 
 MARK = "sk-kw-"
 _SHOWN = len(MARK) + 6
@@ -76,6 +77,7 @@ class Keys:
         key.expires_at = None if lifetime is None else key.created_at + lifetime
         async with self._db.begin() as session:
             session.add(key)
+            note(session, AuditAct.KEY_CREATED, user_id, key_id=key.id, scopes=key.scopes)
         return NewKey(key=plain, view=_view(key))
 
     async def list(self, user_id: UserId) -> list[KeyView]:
@@ -97,6 +99,7 @@ class Keys:
             )
             if await session.scalar(query) is None:
                 raise NotFound("There is no such key.")
+            note(session, AuditAct.KEY_REVOKED, user_id, key_id=key_id)
         self._revocations.revoke(key_id)
 
     async def resolve(self, plain: str) -> Principal:
@@ -146,7 +149,9 @@ class Keys:
             query = select(ApiKey.id).where(ApiKey.digest == digest(plain))
             if await session.scalar(query) is None:
                 owner = await self._owner(session)
-                session.add(self._row(owner, "KEEPWARM_API_KEY", plain))
+                key = self._row(owner, "KEEPWARM_API_KEY", plain)
+                session.add(key)
+                note(session, AuditAct.KEY_CREATED, owner, key_id=key.id, scopes=key.scopes)
 
     async def _owner(self, session: AsyncSession) -> UserId:
         query = select(User.id).where(

@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, delete, select, update
 
 from app.db.base import Database
 from app.db.models import Login, User
-from app.db.types import AccountRole
-from app.errors import Forbidden, NotFound, Unauthenticated
+from app.db.types import AccountRole, AuditAct
+from app.errors import Forbidden, NotFound, TooMany, Unauthenticated
 from app.ids import LoginId, new_login_id
 from app.people.accounts import (
     LONGEST_EMAIL,
@@ -24,6 +24,7 @@ from app.people.accounts import (
     new_secret,
     spelled,
 )
+from app.people.audit import note, note_failure
 from app.people.throttle import Claim, Throttle
 
 IDLE = timedelta(days=14)
@@ -67,11 +68,18 @@ class Logins:
         account = spelled(email)[:LONGEST_EMAIL]
         pair = Claim(key=(account, address), free=5)
         wider = Claim(key=address, free=30), Claim(key=account, free=100)
-        self._throttle.attempt(pair, *wider)
+        try:
+            self._throttle.attempt(pair, *wider)
+        except TooMany:
+            if self._throttle.is_news(pair, *wider):
+                await note_failure(self._db, AuditAct.LOGIN_LOCKED, None, address=address)
+            raise
         async with self._db.read() as session:
             user = await by_email(session, email)
         matches = await self._passwords.verify(user.password_hash if user else None, password)
         if user is None or not matches or user.disabled_at is not None:
+            user_id = None if user is None else user.id
+            await note_failure(self._db, AuditAct.LOGIN_FAILED, user_id, address=address)
             raise Unauthenticated("The address or the password is wrong.", code="bad_credentials")
         self._throttle.forget(pair)
         self._throttle.forgive(*wider)
@@ -124,6 +132,7 @@ class Logins:
         async with self._db.begin() as session:
             if await session.scalar(query.returning(Login.id)) is None:
                 raise NotFound("There is no such login.", field="login_id")
+            note(session, AuditAct.LOGIN_ENDED, principal.user_id, login_id=login_id)
         self._revocations.revoke(login_id)
 
     async def end_others(self, principal: Principal) -> None:
@@ -144,6 +153,7 @@ class Logins:
             user = await session.get(User, principal.user_id)
         encoded = user.password_hash if user else None
         if encoded is None or not await self._passwords.verify(encoded, password):
+            await note_failure(self._db, AuditAct.LOGIN_FAILED, principal.user_id)
             raise Forbidden(
                 "The password is wrong.", code="wrong_password", field="current_password"
             )
@@ -163,6 +173,7 @@ class Logins:
             changed = query.values(password_hash=encoded).returning(User.id)
             if await session.scalar(changed) is None:
                 raise Forbidden("The password changed meanwhile.", code="wrong_password")
+            note(session, AuditAct.ACCOUNT_PASSWORD, principal.user_id)
             await session.execute(delete(Login).where(*others))
         self._revocations.revoke(principal.user_id)
 

@@ -16,9 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database, upsert
 from app.db.models import GroupMember, GroupQuota, UserQuota
-from app.db.types import QuotaKind, utc_now
+from app.db.types import AuditAct, QuotaKind, utc_now
 from app.errors import NotFound, QuotaExceeded
 from app.ids import GroupId, UserId
+from app.people.audit import note
 
 Defaults = Mapping[QuotaKind, int | None]
 BUSY_S = 1.0
@@ -98,11 +99,13 @@ class Quotas:
         """From the next request on. Raises `NotFound`."""
         async with self._db.begin() as session:
             await _set(session, UserQuota, {"user_id": user_id, "kind": kind}, allowed)
+            note(session, AuditAct.QUOTA_SET, user_id, kind=kind, allowed=allowed)
 
     async def set_for_group(self, group_id: GroupId, kind: QuotaKind, allowed: int | None) -> None:
         """For each of its members. Raises `NotFound`."""
         async with self._db.begin() as session:
             await _set(session, GroupQuota, {"group_id": group_id, "kind": kind}, allowed)
+            note(session, AuditAct.QUOTA_SET, group_id, kind=kind, allowed=allowed)
 
     async def lift_for_user(self, user_id: UserId, kind: QuotaKind) -> None:
         """What their groups or the settings say holds again. Raises `NotFound`."""
@@ -110,6 +113,7 @@ class Quotas:
         async with self._db.begin() as session:
             if await session.scalar(query.returning(UserQuota.user_id)) is None:
                 raise NotFound("No such quota was set.", field="kind")
+            note(session, AuditAct.QUOTA_LIFTED, user_id, kind=kind)
 
     async def lift_for_group(self, group_id: GroupId, kind: QuotaKind) -> None:
         """Raises `NotFound`."""
@@ -117,6 +121,7 @@ class Quotas:
         async with self._db.begin() as session:
             if await session.scalar(query.returning(GroupQuota.group_id)) is None:
                 raise NotFound("No such quota was set.", field="kind")
+            note(session, AuditAct.QUOTA_LIFTED, group_id, kind=kind)
 
 
 def choose(said: Iterable[Limit], *, default: int | None) -> Limit:

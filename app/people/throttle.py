@@ -27,6 +27,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 class _Count(msgspec.Struct):
     attempts: int
     last_s: float
+    is_told: bool = False
+    """Somebody had to wait since the last attempt, and it was told."""
 
 
 class Throttle:
@@ -45,6 +47,14 @@ class Throttle:
             )
         for claim in claims:
             self._count(claim.key, now)
+
+    def is_news(self, *claims: Claim) -> bool:
+        """Whether this is the first time since the last attempt that one had to wait for these."""
+        counts = [self._counts[one.key] for one in claims if one.key in self._counts]
+        news = any(not one.is_told for one in counts)
+        for one in counts:
+            one.is_told = True
+        return news
 
     def forgive(self, *claims: Claim) -> None:
         """Take one attempt back from each claim: it was the right password."""
@@ -72,6 +82,7 @@ class Throttle:
             count = _Count(attempts=0, last_s=now)
         count.attempts += 1
         count.last_s = now
+        count.is_told = False
         self._counts[key] = count
         if len(self._counts) > _BOUND:
             self._counts.popitem(last=False)

@@ -18,6 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from app.errors import InvalidRequest
 from app.ids import new_request_id
+from app.people.audit import STRANGER, act_as
 from app.routes import problems
 from app.routes.gate import CSRF_COOKIE, Gate
 from app.routes.static import SECURITY_HEADERS
@@ -41,6 +42,7 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = new_request_id()
+        act_as(STRANGER)
         scope.setdefault("state", {})["request_id"] = request_id
         visit = _Visit(scope, send, self._extra_headers(scope, request_id))
         with structlog.contextvars.bound_contextvars(request_id=request_id), visit.traced():

@@ -20,10 +20,11 @@ from litestar.enums import ScopeType
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
 
-from app.db.types import AccountRole, KeyScope, QuotaKind
+from app.db.types import AccountRole, AuditDoor, KeyScope, QuotaKind
 from app.errors import Forbidden, InvalidRequest, TooMany, Unauthenticated, Unavailable
 from app.ids import UserId
 from app.people.accounts import Principal
+from app.people.audit import Actor, act_as
 from app.people.keys import Keys, bearer
 from app.people.logins import Logins
 from app.people.quotas import refusal
@@ -151,6 +152,13 @@ class Gate:
             raise Forbidden("This is for administrators.")
         connection.scope["user"] = principal
 
+    async def by_figures(self, connection: Connection) -> None:
+        """For the page's view of what is counted over all users."""
+        principal = await self._signed_in(connection)
+        if not principal.sees_figures:
+            raise Forbidden("This is for administrators and auditors.")
+        connection.scope["user"] = principal
+
     async def by_key(self, connection: Connection) -> None:
         """For the dialect's routes. A socket's handler asks for itself, to refuse with a body."""
         if connection.scope["type"] == ScopeType.HTTP:
@@ -217,13 +225,16 @@ class Gate:
         if token is None:
             raise Unauthenticated("Sign in first.")
         self._refuse_both(connection)
-        return await self._logins.resolve(token)
+        principal = await self._logins.resolve(token)
+        act_as(Actor(user_id=principal.user_id, door=AuditDoor.LOGIN))
+        return principal
 
     async def _key(self, connection: Connection, scope: KeyScope | None = None) -> Principal:
         self._refuse_both(connection)
         principal = await self._keys.resolve(bearer(connection.headers.get("authorization")))
         if scope is not None and scope not in principal.scopes:
             raise Forbidden(f"This needs a key with the scope `{scope}`.", code="missing_scope")
+        act_as(Actor(user_id=principal.user_id, door=AuditDoor.KEY))
         return principal
 
     def _refuse_both(self, connection: Connection) -> None:

@@ -1,6 +1,7 @@
 """The commands as a user types them: what they do, and how they say what is wrong."""
 
 import asyncio
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -9,8 +10,10 @@ import httpx
 import pytest
 
 from app.admin import QUOTAS, ROLES, SCOPES
-from app.db.types import AccountRole, KeyScope, QuotaKind
-from app.settings import SETTINGS
+from app.db.base import Database
+from app.db.types import AccountRole, AuditDoor, KeyScope, QuotaKind
+from app.people.audit import Audit, AuditFilter
+from app.settings import SETTINGS, Settings
 from tests.kit.db import migrate_to
 from tests.kit.model import with_template
 from tests.kit.server import complaint, keepwarm, new_folder, run_command, start_server
@@ -168,6 +171,22 @@ def test_an_account_is_moved_shut_out_let_in_and_removed(migrated: Path):
     assert [line.split()[1:2] for line in seen] == [["member"], *[["auditor"]] * 4, []]
     assert [line.endswith("disabled") for line in seen] == [False, False, True, *[False] * 3]
     assert "no such account" in complaint(migrated, "admin", "user", "disable", "eve@example.org")
+    assert asyncio.run(done_by_commands(migrated))[-6:] == [
+        "account.created",
+        "account.role",
+        "account.disabled",
+        "account.enabled",
+        "account.password",
+        "account.removed",
+    ]
+
+
+async def done_by_commands(folder: Path) -> list[str]:
+    """What the audit log tells of the commands on a folder, the oldest first."""
+    url = Settings(data_dir=folder / "data").database_url
+    async with contextlib.aclosing(Database(url)) as db:
+        page = await Audit(db).read(AuditFilter(), limit=200)
+    return [row.act for row in page.items[::-1] if row.door is AuditDoor.COMMAND]
 
 
 def test_nobody_is_removed_by_an_empty_line(migrated: Path):

@@ -15,8 +15,9 @@ from sqlalchemy.exc import DBAPIError
 
 from app.db import revisions
 from app.db.base import Database
-from app.db.models import Conversation, Meter
+from app.db.models import Conversation, Meter, Response
 from app.db.revisions import WrongRevision, check_revision, migrate, restore
+from engine.api import MissReason
 from tests.kit.db import migrate_to
 
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
@@ -185,6 +186,38 @@ async def test_what_was_stored_before_quotas_counts_in_them(empty_url: str, tmp_
         counted = await session.scalar(select(Meter.stored_bytes))
 
     assert kept == counted == len("Grüße".encode()) + len("Be brief.")
+
+
+async def test_misses_of_turns_from_before_can_be_searched_for(empty_url: str, tmp_path: Path):
+    now = {"now": datetime(2026, 1, 1, tzinfo=UTC)}
+    receipt = '{"miss_reason": "input_changed", "differs_at": 12}'
+    user = text(
+        "INSERT INTO users (id, email, name, password_hash, role, created_at)"
+        " VALUES ('user_1', 'a@b', '', '', 'admin', :now)"
+    )
+    conversation = text(
+        "INSERT INTO conversations (id, user_id, origin, title, documents, created_at, updated_at)"
+        " VALUES ('conv_1', 'user_1', 'chat', '', '', :now, :now)"
+    )
+    message = text(
+        "INSERT INTO messages (id, conversation_id, role, text, token_ids, created_at)"
+        " VALUES ('msg_1', 'conv_1', 'assistant', '', '', :now)"
+    )
+    response = text(
+        "INSERT INTO responses (id, user_id, conversation_id, message_id, origin, status, receipt,"
+        " model, request, epoch, created_at) VALUES ('resp_1', 'user_1', 'conv_1', 'msg_1', 'chat',"
+        " 'completed', :receipt, '', '{}', '', :now)"
+    )
+    await migrate_to(empty_url, "0006")
+    async with contextlib.aclosing(Database(empty_url)) as db, db.begin() as session:
+        for row in (user, conversation, message):
+            await session.execute(row, now)
+        await session.execute(response, now | {"receipt": receipt})
+    await migrate(empty_url, tmp_path)
+    async with contextlib.aclosing(Database(empty_url)) as db, db.read() as session:
+        found = await session.execute(select(Response.miss_reason, Response.differs_at))
+
+    assert found.one() == (MissReason.INPUT_CHANGED, 12)
 
 
 async def test_the_folder_of_a_new_database_is_for_its_owner_only(tmp_path: Path):
