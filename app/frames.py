@@ -245,6 +245,66 @@ class ConversationDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="conver
     conversation_id: ConversationId
 
 
+class CacheState(enum.StrEnum):
+    """Where the longest of a conversation's KV lies: in the pool, in a lower tier, or nowhere."""
+
+    WARM = "warm"
+    PARKED = "parked"
+    COLD = "cold"
+
+
+class Warmth(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a conversation is computed, by where it lies."""
+
+    conversation_id: ConversationId
+    state: CacheState
+    device_tokens: int = 0
+    host_tokens: int = 0
+    disk_tokens: int = 0
+
+
+class ConversationWarmth(msgspec.Struct, frozen=True, kw_only=True, tag="conversation.warmth"):
+    """Of one's own conversations those whose cache state is another now; first, all that are not cold.
+
+    At most twice a second.
+    """
+
+    conversations: tuple[Warmth, ...]
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of a user's pages show a conversation, by how they do. `typing` ones are open too."""
+
+    conversation_id: ConversationId
+    open: int = 0
+    typing: int = 0
+    hidden: int = 0
+
+
+class PresenceChanged(msgspec.Struct, frozen=True, kw_only=True, tag="presence.changed"):
+    """Which of one's conversations are shown otherwise now, this page's own showing included.
+
+    At most twice a second.
+    """
+
+    conversations: tuple[Shown, ...]
+
+
+class ResponseStarted(msgspec.Struct, frozen=True, kw_only=True, tag="response.started"):
+    """On the event stream only: a response has begun. Its events are at its own address."""
+
+    response: ResponseView
+
+
+class PageOpened(msgspec.Struct, frozen=True, kw_only=True, tag="page.opened"):
+    """The first word of the event stream. `page_id` stands for this page until the stream ends."""
+
+    page_id: str
+    epoch: str
+    """Of the logs on this server."""
+    user_id: str
+
+
 class ErrorFrame(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     """`request_id` is None where the frame could not be read."""
 
@@ -265,5 +325,19 @@ OutwardFrame = (
     | Snapshot
     | ConversationChanged
     | ConversationDeleted
+    | ConversationWarmth
+    | PresenceChanged
     | ErrorFrame
 )
+"""On `/ws`."""
+
+StreamFrame = (
+    PageOpened
+    | ResponseStarted
+    | MessageAdded
+    | ConversationChanged
+    | ConversationDeleted
+    | ConversationWarmth
+    | PresenceChanged
+)
+"""On the event stream of `/api/events`, for pages without a socket."""

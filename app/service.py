@@ -21,14 +21,20 @@ from app.chat.hub import Hub
 from app.chat.imports import Imports
 from app.chat.items import Items
 from app.chat.library import Library
+from app.chat.misses import Misses
+from app.chat.overview import Overview
+from app.chat.presence import Pages
 from app.chat.search import Search
 from app.chat.supervisor import Supervisor
 from app.chat.versions import Versions
 from app.chat.warming import Warming
+from app.chat.watching import Watching
 from app.db.base import Database
 from app.db.revisions import check_revision
 from app.db.types import QuotaKind
+from app.people.accounting import Accounting
 from app.people.accounts import Accounts
+from app.people.audit import Audit
 from app.people.groups import Groups
 from app.people.invitations import Invitations
 from app.people.keys import Keys
@@ -72,6 +78,14 @@ class Service:
         self.items = Items(self.db, self.supervisor, self.usage)
         self.departures = Departures(self.db, self.supervisor)
         self.heads = self.supervisor.heads
+        self.board = self.supervisor.liveness.board
+        self.pages = Pages(self.supervisor.liveness, self.supervisor.drafts)
+        self.watching = Watching(engine, self.board)
+        self.misses = Misses(self.db)
+        self.audit = Audit(self.db)
+        self.accounting = Accounting(self.db, self.audit)
+        liveness = self.supervisor.liveness
+        self.overview = Overview(engine, self.misses, self.audit, logs=self.logs, liveness=liveness)
         self.warming = Warming(self.db, engine, self.library, self.heads)
         self.rights = Rights(self.accounts.revocations, self.logins, self.keys)
         self.gate = Gate(settings, self.logins, self.keys, self.rights, usage=self.usage)
@@ -86,6 +100,7 @@ class Service:
             async with (
                 self.rights.running(),
                 self.supervisor.running(),
+                self.watching.running(),
                 self.departures.running(),
                 self.warming.running(),
                 self.search.running(),

@@ -234,6 +234,10 @@ class EventLogs:
         owner_id, log = self._logs.get(response_id, (None, None))
         return log if owner_id == user_id else None
 
+    def live_conversations(self) -> set[ConversationId | None]:
+        """In which something is being written."""
+        return {log.response.conversation_id for _, log in self._logs.values() if not log.ended}
+
     def retire(self, response_id: ResponseId) -> None:
         """The response ended: keep its log a while, let the oldest of the others go."""
         if response_id not in self._logs:

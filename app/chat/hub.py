@@ -9,21 +9,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-import msgspec
-
 from app.chat.ledger import Acceptance
-from app.events import ResponseView
-from app.frames import ConversationChanged, ConversationDeleted, MessageAdded, MessagesDeleted
+from app.frames import (
+    ConversationChanged,
+    ConversationDeleted,
+    MessageAdded,
+    MessagesDeleted,
+    ResponseStarted,
+)
 from app.ids import UserId
 
 FEED_NOTICES = 256
 """Notices that a feed keeps for a watcher who is late."""
-
-
-class ResponseStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """A response has begun; its log is open to be watched."""
-
-    response: ResponseView
 
 
 Notice = (

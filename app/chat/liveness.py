@@ -13,9 +13,11 @@ repeated with the next renewal; nobody waits for one.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
-from app.frames import PresenceState
+from app.chat.board import Board
+from app.frames import PresenceState, Shown
 from app.ids import ConversationId, UserId
 from engine.api import Engine, Hold, OwnerId, RetentionClass, Subject, SubjectKind, Warm, Wish
 from engine.errors import EngineError
@@ -48,9 +50,13 @@ def wishes(before: PresenceState, state: PresenceState, *, kept: bool = False) -
 
 
 class Liveness:
-    """One per server: who shows what, and what the engine was told of it."""
+    """One per server: who shows what, and what the engine was told of it.
+
+    How many pages show a conversation stands on the `board`, for its owner.
+    """
 
     def __init__(self, engine: Engine) -> None:
+        self.board = Board()
         self._engine = engine
         self._seen: dict[Subject, dict[Presence, PresenceState]] = {}
         self._told: dict[Subject, PresenceState] = {}
@@ -95,6 +101,7 @@ class Liveness:
                 self._seen.pop(subject, None)
         else:
             self._seen.setdefault(subject, {})[presence] = state
+        self.board.post(presence.user_id, shown(subject, self._seen.get(subject, {}).values()))
         self._changed[subject] = None
         self._woken.set()
 
@@ -108,6 +115,12 @@ class Liveness:
             self._kept.discard(subject)
             # As if its last page had just been left.
             self._told.setdefault(subject, PresenceState.HIDDEN)
+        self._changed[subject] = None
+        self._woken.set()
+
+    def renew(self, subject: Subject) -> None:
+        """The engine let go of it: what is wished for it is to be said again."""
+        self._told.pop(subject, None)
         self._changed[subject] = None
         self._woken.set()
 
@@ -175,6 +188,16 @@ class Presence:
     def leave_all(self) -> None:
         for conversation_id in list(self._shown):
             self.see(conversation_id, PresenceState.CLOSED)
+
+
+def shown(subject: Subject, states: Iterable[PresenceState]) -> Shown:
+    counts = Counter(states)
+    return Shown(
+        conversation_id=ConversationId(subject.subject_id),
+        open=sum(counts[state] for state in _ALIVE),
+        typing=counts[PresenceState.TYPING],
+        hidden=counts[PresenceState.HIDDEN],
+    )
 
 
 def session_of(user_id: UserId, conversation_id: ConversationId) -> Subject:

@@ -12,6 +12,7 @@ from litestar import WebSocket, websocket
 from litestar.di import NamedDependency
 
 from app import frames
+from app.chat.board import Glance
 from app.chat.conversations import Conversations
 from app.chat.drafts import Typist
 from app.chat.eventlog import EventLog, EventLogs
@@ -96,6 +97,7 @@ async def browser_socket(
         async with gate.seat(socket, principal):
             with (
                 hub.watch(user_id) as feed,
+                supervisor.liveness.board.glance(user_id) as glance,
                 supervisor.drafts.typist(user_id) as typist,
                 supervisor.liveness.page(user_id) as presence,
             ):
@@ -108,7 +110,7 @@ async def browser_socket(
                     presence=presence,
                 )
                 page = OpenSocket[OutwardFrame](socket, principal, gate, gate.browser)
-                await Connection(page, rooms).run(feed)
+                await Connection(page, rooms).run(feed, glance)
 
 
 class Connection:
@@ -118,12 +120,13 @@ class Connection:
         self._page = page
         self._outbox = page.outbox
         self._rooms = rooms
+        self._greeted = asyncio.Event()
 
-    async def run(self, feed: Feed) -> None:
+    async def run(self, feed: Feed, glance: Glance) -> None:
         def begin(group: asyncio.TaskGroup) -> list[Part]:
             rooms = self._rooms
             self._watches = Watches(group, self._outbox, rooms.logs, rooms.presence)
-            return [self._read(), self._pass_on(feed), self._grow_old()]
+            return [self._read(), self._pass_on(feed), self._tell(glance), self._grow_old()]
 
         await self._page.run(begin, self._come_to_rest)
 
@@ -141,6 +144,12 @@ class Connection:
             await self._watches.notice(notice)
         # The client missed something; coming back, it looks at everything anew.
         return CLOSE_LATER
+
+    async def _tell(self, glance: Glance) -> NoReturn:
+        await self._greeted.wait()
+        while True:
+            for frame in await glance.frames():
+                await self._outbox.put(frame)
 
     # ------------------------------------------------------------ the reader
 
@@ -191,6 +200,7 @@ class Connection:
                 user_id=self._page.principal.user_id,
             )
         )
+        self._greeted.set()
 
     async def _hear(self, text: str) -> None:
         if not await self._page.may_go_on():

@@ -8,7 +8,9 @@ from litestar.di import Provide
 from app.people.accounts import Principal
 from app.routes import (
     account,
+    admin,
     conversations,
+    events,
     files,
     health,
     library,
@@ -56,6 +58,7 @@ ACCOUNT = [
 
 PAGE = [
     *conversations.handlers,
+    *events.handlers,
     *library.handlers,
     *versions.handlers,
     *files.handlers,
@@ -64,9 +67,15 @@ PAGE = [
 ]
 """`/api` for those of them who chat."""
 
+FIGURES = [
+    *admin.figure_handlers,
+]
+"""`/api` for administrators and auditors."""
+
 ADMIN = [
     *people.handlers,
     *quotas.handlers,
+    *admin.handlers,
 ]
 """`/api` for administrators."""
 
@@ -97,6 +106,7 @@ def route_table(gate: Gate) -> list[Any]:
         ),
         _page(gate, gate.by_cookie, ACCOUNT),
         _page(gate, gate.by_member, PAGE),
+        _page(gate, gate.by_figures, FIGURES),
         _page(gate, gate.by_admin, ADMIN),
         Router(
             path="/",

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 
 from app.chat.eventlog import EventLog, EventLogs
-from app.chat.hub import Notice, ResponseStarted
+from app.chat.hub import Notice
 from app.chat.liveness import Presence
 from app.errors import TooMany
 from app.events import LogEvent
@@ -22,6 +22,7 @@ from app.frames import (
     MessagesDeleted,
     OutwardFrame,
     PresenceState,
+    ResponseStarted,
     Snapshot,
 )
 from app.ids import ConversationId, ResponseId

@@ -41,6 +41,9 @@ OF_ONES_OWN = {
 """What an auditor reaches too."""
 
 
+FIGURES = {"cache", "cache/events", "health", "misses", "prefixes", "sessions", "usage", "users"}
+
+
 @pytest.fixture
 def server(house: Serving) -> Place:
     return house.place
@@ -57,7 +60,7 @@ def sent(response: httpx.Response) -> dict[str, Any]:
 @pytest.mark.row("CVE-2024-12537")
 def test_the_routes_that_ask_for_no_credential_are_few_and_known(tmp_path):
     app = create_app(Settings(data_dir=tmp_path), EchoEngine())
-    asking = {"by_cookie", "by_member", "by_admin", "by_key", "by_figures_key"}
+    asking = {"by_cookie", "by_member", "by_figures", "by_admin", "by_key", "by_figures_key"}
     public = {
         (method, route.path)
         for route in app.routes
@@ -80,6 +83,19 @@ def test_what_is_for_every_role_is_little_and_known(tmp_path):
     }
 
     assert for_all == OF_ONES_OWN
+
+
+def test_what_an_auditor_sees_of_others_is_figures_and_only_to_be_read(tmp_path):
+    app = create_app(Settings(data_dir=tmp_path), EchoEngine())
+    found = {
+        (method, route.path)
+        for route in app.routes
+        for handler in getattr(route, "route_handlers", ())
+        if "by_figures" in map(check_name, handler.resolve_guards())
+        for method in handler.http_methods - {"OPTIONS"}
+    }
+
+    assert found == {("GET", f"/api/admin/{noun}") for noun in FIGURES}
 
 
 def check_name(guard: Any) -> str:

@@ -89,6 +89,9 @@ async def test_every_frame_of_a_real_socket_is_valid_by_the_published_schema(
         await tab.subscribe(conversation_id)
         whole = await tab.say(conversation_id, "Hello")
         ended = await tab.event(whole.response.id, ResponseEnded)
+        states = {"conversation.warmth", "presence.changed"}
+        while not states <= {frame["type"] for frame in tab.heard}:
+            await tab.next_frame()
         stale = Cursor(response_id=whole.response.id, after=1, epoch="another")
         await tab.subscribe(conversation_id, stale)
         seen = PresenceState.TYPING

@@ -6,13 +6,12 @@ import pytest
 from sqlalchemy import func, select
 
 from app.chat import memory
-from app.chat.hub import ResponseStarted
 from app.chat.stored import StoredLedger
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
 from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved, Unavailable
 from app.events import ResponseCreated, ResponseEnded, ResponseStatus, TextDelta, TextDone
-from app.frames import ConversationChanged, MessageAdded
+from app.frames import ConversationChanged, MessageAdded, ResponseStarted
 from app.ids import ConversationId, MessageId, ResponseId
 from app.routes.openai.objects import stored_response
 from engine.api import Forget, Refusal, Role, Seam, SubjectKind

@@ -17,12 +17,15 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "protocol.md"
 UNIONS = {
     "inward": frames.InwardFrame,
     "outward": frames.OutwardFrame,
+    "stream": frames.PageOpened | frames.ResponseStarted,
     "log": events.LogEvent,
     "dialect-inward": DialectInward,
     "dialect-outward": SocketEvent,
 }
 PARTS = (
     frames.Cursor,
+    frames.Warmth,
+    frames.Shown,
     events.ConversationView,
     events.MessageView,
     events.ResponseView,

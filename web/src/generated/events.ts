@@ -1,5 +1,7 @@
 // Generated from app/frames.py by `npm run generate`; never edited by hand.
 
+export type CacheState = "cold" | "parked" | "warm";
+
 export interface CachedBySource {
   template: number;
   persona: number;
@@ -36,6 +38,11 @@ export interface ConversationView {
   archived: boolean;
   pinned: boolean;
   kept_warm: boolean;
+}
+
+export interface ConversationWarmth {
+  type: "conversation.warmth";
+  conversations: readonly (Warmth)[];
 }
 
 export interface Cursor {
@@ -142,6 +149,11 @@ export interface Presence {
   state: PresenceState;
 }
 
+export interface PresenceChanged {
+  type: "presence.changed";
+  conversations: readonly (Shown)[];
+}
+
 export type PresenceState = "closed" | "hidden" | "open" | "typing";
 
 export interface Problem {
@@ -216,6 +228,13 @@ export interface ResponseView {
   error: Problem | null;
   usage: Usage | null;
   receipt: Receipt | null;
+}
+
+export interface Shown {
+  conversation_id: string;
+  open: number;
+  typing: number;
+  hidden: number;
 }
 
 export interface Snapshot {
@@ -329,6 +348,14 @@ export interface Usage {
   output_tokens: number;
 }
 
+export interface Warmth {
+  conversation_id: string;
+  state: CacheState;
+  device_tokens: number;
+  host_tokens: number;
+  disk_tokens: number;
+}
+
 export interface Welcome {
   type: "welcome";
   protocol: number;
@@ -338,6 +365,6 @@ export interface Welcome {
 
 export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | TurnEdit | TurnRegenerate | TurnContinue | LeafChoose | ResponseCancel | Presence | Draft;
 
-export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | LeafChosen | MessageAdded | MessagesDeleted | Event | Snapshot | ConversationChanged | ConversationDeleted | ErrorFrame;
+export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | LeafChosen | MessageAdded | MessagesDeleted | Event | Snapshot | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged | ErrorFrame;
 
 export const PROTOCOL = 1;

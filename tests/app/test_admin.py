@@ -1,0 +1,283 @@
+"""Figures for administrators and auditors over a real server, on both databases; and for nobody else."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from app.chat.overview import prefix_tree
+from app.db.types import AccountRole
+from engine.api import MissReason
+from engine.kv.tiers import TierSizes
+from tests.kit.desk import Desk, config
+from tests.kit.peers import engine_of
+from tests.kit.server import Server
+from tests.kit.serving import Serving
+from tests.kit.staff import boss, done, somebody
+from tests.kit.tab import Person, person
+
+SECRET = "the treasure is under the oak"
+FIGURES = [
+    "/api/admin/health",
+    "/api/admin/cache",
+    "/api/admin/cache/events",
+    "/api/admin/sessions",
+    "/api/admin/prefixes",
+    "/api/admin/misses",
+]
+
+
+async def talked(somebody: Person, text: str = SECRET) -> str:
+    """A conversation of one turn that has ended."""
+    conversation_id = await somebody.conversation()
+    async with somebody.tab() as tab:
+        await tab.subscribe(conversation_id)
+        accepted = await tab.say(conversation_id, text)
+        await tab.story(accepted.response.id)
+    return conversation_id
+
+
+async def frames(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    async for line in answer.aiter_lines():
+        if line.startswith("data:"):
+            yield json.loads(line.removeprefix("data:"))
+
+
+async def test_11_a_member_sees_no_figure_of_the_pool_and_an_auditor_does_nothing(house: Serving):
+    async with (
+        somebody(house) as member,
+        somebody(house, AccountRole.AUDITOR) as auditor,
+        boss(house) as admin,
+    ):
+        conversation_id = await talked(member)
+        act = f"/api/admin/sessions/{member.user_id}/{conversation_id}/evict"
+        members = [await member.client.get(path) for path in FIGURES]
+        members += [await member.client.post(act), await member.client.get("/api/admin/audit")]
+        auditors = [await auditor.client.get(path) for path in FIGURES if "events" not in path]
+        refused = [await auditor.client.post(act), await auditor.client.get("/api/admin/audit")]
+        owned = {"owner_id": member.user_id}
+        warm = await done(await admin.client.get("/api/admin/sessions", params=owned))
+
+    assert {answer.status_code for answer in members} == {403}
+    assert {answer.status_code for answer in auditors} == {200}
+    assert {answer.status_code for answer in refused} == {403}
+    assert [row["state"] for row in warm["items"]] == ["warm"], "nobody evicted it"
+
+
+async def test_sessions_tell_of_owner_place_size_and_last_turn_and_no_word_of_what_was_said(
+    empty_house: Serving,
+):
+    async with (
+        boss(empty_house) as admin,
+        somebody(empty_house) as ann,
+        somebody(empty_house) as ben,
+    ):
+        conversations = {who.user_id: await talked(who) for who in (ann, ben)}
+        every = await done(await admin.client.get("/api/admin/sessions", params={"limit": 1}))
+        cursor = {"limit": 1, "cursor": every["next_cursor"]}
+        rest = await done(await admin.client.get("/api/admin/sessions", params=cursor))
+        owned = await admin.client.get("/api/admin/sessions", params={"owner_id": ben.user_id})
+        looks = [await admin.client.get(path) for path in FIGURES if "events" not in path]
+
+    rows = [*every["items"], *rest["items"]]
+    assert {row["owner_id"]: row["session_id"] for row in rows} == conversations
+    assert rest["next_cursor"] is None
+    (row,) = owned.json()["items"]
+    receipt = row["last_turn"]["receipt"]
+    assert row["session_id"] == conversations[ben.user_id]
+    assert row["device_tokens"] == receipt["prompt_tokens"] + receipt["output_tokens"]
+    assert row["device_bytes"] == row["blocks"] * 16
+    assert (row["state"], row["tier"], row["is_running"]) == ("warm", "device", False)
+    told = "".join(answer.text for answer in (owned, *looks))
+    assert SECRET not in told and "treasure" not in told
+
+
+async def test_a_session_is_parked_warmed_and_evicted_and_answers_all_the_same(house: Serving):
+    async with boss(house) as admin, somebody(house) as ann:
+        conversation_id = await talked(ann)
+        states, owned = [], {"owner_id": ann.user_id}
+        for act in ("park", "warm", "evict"):
+            path = f"/api/admin/sessions/{ann.user_id}/{conversation_id}/{act}"
+            await done(await admin.client.post(path))
+            listed = await done(await admin.client.get("/api/admin/sessions", params=owned))
+            states.append([row["state"] for row in listed["items"]])
+        gone = [
+            await admin.client.post(f"/api/admin/sessions/{ids}/evict")
+            for ids in (f"{ann.user_id}/{conversation_id}", f"{admin.user_id}/{conversation_id}")
+        ]
+        acts = await done(
+            await admin.client.get("/api/admin/audit", params={"subject_id": ann.user_id})
+        )
+        tree = await done(await ann.client.get(f"/api/conversations/{conversation_id}"))
+        turn = {
+            "client_message_id": "again",
+            "parent_id": tree["conversation"]["leaf_id"],
+            "text": "And now?",
+        }
+        answer = await ann.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
+
+    assert states == [["parked"], ["warm"], []]
+    assert [one.status_code for one in gone] == [404, 404]
+    done_acts = [row["act"] for row in acts["items"] if row["act"].startswith("session.")]
+    assert done_acts == ["session.evicted", "session.warmed", "session.parked"]
+    assert answer.is_success
+
+
+async def test_misses_are_listed_by_reason_with_the_place_and_in_pages(empty_house: Serving):
+    engine = engine_of(empty_house)
+    async with (
+        boss(empty_house) as admin,
+        somebody(empty_house) as ann,
+        somebody(empty_house) as ben,
+    ):
+        engine.misses.extend([(MissReason.FIRST_TURN, None), (MissReason.INPUT_CHANGED, 12)])
+        for who in (ann, ben, ann):
+            await talked(who)
+        every = await done(await admin.client.get("/api/admin/misses", params={"limit": 1}))
+        cursor = {"cursor": every["next_cursor"]}
+        rest = await done(await admin.client.get("/api/admin/misses", params=cursor))
+        changed = await done(
+            await admin.client.get("/api/admin/misses", params={"reason": "input_changed"})
+        )
+        anns = await done(
+            await admin.client.get("/api/admin/misses", params={"user_id": ann.user_id})
+        )
+        foreign = await admin.client.get("/api/admin/misses", params={"cursor": "x"})
+
+    rows = [*every["items"], *rest["items"]]
+    assert [(row["reason"], row["differs_at"], row["user_id"]) for row in rows] == [
+        ("input_changed", 12, ben.user_id),
+        ("first_turn", None, ann.user_id),
+    ]
+    assert changed["items"] == rows[:1] and anns["items"] == rows[1:]
+    assert foreign.status_code == 400
+
+
+async def test_what_happens_in_the_cache_is_streamed_as_sums_after_a_snapshot(house: Serving):
+    async with (
+        boss(house) as admin,
+        somebody(house) as ann,
+        admin.client.stream("GET", "/api/admin/cache/events") as stream,
+    ):
+        heard = frames(stream)
+        first = await anext(heard)
+        await talked(ann)
+        change = await anext(heard)
+        while "published" not in [one["kind"] for one in change["changes"]]:
+            change = await anext(heard)
+
+    assert first["type"] == "cache.snapshot" and change["type"] == "cache.changes"
+    assert change["sequence_number"] > first["sequence_number"]
+    assert change["blocks"]["cached"] > 0 and not change["missed"]
+    assert ann.user_id not in str(change), "whose it was is not told"
+
+
+async def test_health_tells_of_engine_process_and_database(house: Serving):
+    async with boss(house) as admin, admin.tab():
+        told = await done(await admin.client.get("/api/admin/health"))
+
+    assert told["engine"]["model"] == "echo" and told["engine"]["restarts"] == 0
+    assert told["database_answers"] and told["open_sockets"] >= 1
+    assert told["process"]["resident_bytes"] > 2**20 and told["process"]["uptime_s"] > 0
+
+
+async def test_usage_is_summed_by_user_model_key_and_day(empty_house: Serving):
+    async with (
+        boss(empty_house) as admin,
+        somebody(empty_house) as ann,
+        somebody(empty_house) as ben,
+    ):
+        for who in (ann, ben, ann):
+            await talked(who)
+        await done(await ann.ask("POST", "/v1/responses", json={"input": "Hi"}))
+
+        async def summed(*by: str, **wanted: str) -> list[dict[str, Any]]:
+            asked = {"by": list(by), **wanted}
+            found: list[dict[str, Any]] = await done(
+                await admin.client.get("/api/admin/usage", params=asked)
+            )
+            return found
+
+        by_user, by_key = await summed("user"), await summed("key", "model", user_id=ann.user_id)
+        by_day = await summed("day")
+        day = by_day[0]["day"]
+        none = await summed("user", since="2999-01-01")
+        whole = await summed("user", since=day, until=day)
+        users = await done(await admin.client.get("/api/admin/users"))
+        wrong = [
+            await admin.client.get("/api/admin/usage", params=asked)
+            for asked in ({}, {"by": "text"}, {"by": "user", "since": "yesterday"})
+        ]
+
+    assert {row["user_id"]: row["requests"] for row in by_user} == {ann.user_id: 3, ben.user_id: 1}
+    assert {(row["key_id"], row["model"]): row["requests"] for row in by_key} == {
+        ("", "echo"): 2,
+        (ann.key.view.id, "echo"): 1,
+    }
+    assert [row["requests"] for row in by_day] == [4] and by_day[0]["user_id"] is None
+    assert none == [] and whole == by_user
+    sums = {row["id"]: row for row in users}
+    assert sums[ann.user_id]["requests"] == 3 and sums[ann.user_id]["conversations"] == 3
+    assert sums[ann.user_id]["stored_bytes"] > 0 and sums[ann.user_id]["last_seen_at"] is not None
+    assert sums[admin.user_id]["requests"] == 0
+    assert {answer.status_code for answer in wrong} == {400}
+
+
+# ---------------------------------------------------------------- a real engine
+
+
+async def test_01_what_an_administrator_evicts_is_computed_again_and_nothing_else_is_lost(
+    server: Server,
+):
+    async with (
+        person(server, AccountRole.ADMIN) as admin,
+        person(server) as ann,
+        ann.tab() as tab,
+    ):
+        conversation_id = await ann.conversation()
+        await tab.subscribe(conversation_id)
+        first = await tab.say(conversation_id, "Name a bird.")
+        end = await tab.taste(first.response.id)
+        user_id = (await done(await ann.client.get("/api/account")))["id"]
+        owned = {"owner_id": user_id}
+        listed = await done(await admin.client.get("/api/admin/sessions", params=owned))
+        tree = await done(await admin.client.get("/api/admin/prefixes"))
+        health = await done(await admin.client.get("/api/admin/health"))
+        path = f"/api/admin/sessions/{user_id}/{conversation_id}/evict"
+        await done(await admin.client.post(path))
+        evicted = await done(await admin.client.get("/api/admin/sessions", params=owned))
+        second = await tab.say(conversation_id, "And another.", end.response.message_id)
+        receipt = (await tab.taste(second.response.id)).response.receipt
+
+    (row,) = listed["items"]
+    assert (row["session_id"], row["state"], row["retention"]) == (conversation_id, "warm", "live")
+    assert 0 < row["shared_blocks"] < row["blocks"]
+    assert row["last_turn"]["response_id"] == first.response.id
+    persona = max((n for n in tree["nodes"] if n["scope"] == "operator"), key=lambda n: n["hits"])
+    assert persona["hits"] > 0 and persona["paths"] > 0
+    assert health["engine"]["steps"] > 0
+    assert [one["device_tokens"] for one in evicted["items"]] in ([], [0])
+    assert receipt is not None and end.response.receipt is not None
+    assert receipt.cached_by_source.session == 0 < receipt.cached_by_source.persona
+    assert receipt.prompt_tokens > end.response.receipt.prompt_tokens
+
+
+# ---------------------------------------------------------------- the prefix tree
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_the_largest_part_of_a_prefix_tree_is_a_tree(limit: int):
+    desk = Desk(config(tiers=TierSizes(token_bytes=1, disk_bytes=4096)))
+    for at in range(4):
+        desk.run(desk.job([*range(2, 34), *[50 + at] * (8 * at + 1)], session=f"s{at}", shared=32))
+
+    whole = desk.core.snapshot(desk.now)
+    tree = prefix_tree(whole, limit)
+
+    ids = {row.node_id for row in tree.nodes}
+    assert all(row.parent_id is None or row.parent_id in ids for row in tree.nodes)
+    assert len(tree.nodes) + tree.left_out == len(whole.nodes)
+    roots = sum(row.all_tokens for row in tree.nodes if row.parent_id is None)
+    assert limit < len(whole.nodes) or roots == sum(node.tokens for node in whole.nodes)
