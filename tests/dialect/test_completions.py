@@ -29,6 +29,19 @@ def test_a_plain_completion_is_whole(client: OpenAI, echo: EchoEngine):
     assert spent.cached_tokens + spent.cache_write_tokens == answer.usage.prompt_tokens
 
 
+def test_a_client_may_ask_for_padding(client: OpenAI, echo: EchoEngine):
+    told: Any = {"stream": True, "stream_options": {"include_obfuscation": True}}
+    chunks = list(client.chat.completions.create(model="echo", messages=HELLO, **told))
+    events = list(client.responses.create(input="Hello", **told))
+    again = client.responses.retrieve(
+        events[0].response.id, stream=True, extra_query={"include_obfuscation": True}
+    )
+
+    for heard in (chunks, events, list(again)):
+        padding: list[Any] = [getattr(one, "obfuscation", None) for one in heard]
+        assert any(padding)
+
+
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
 def test_a_cut_completion_says_length(client: OpenAI, echo: EchoEngine, limit: str):
     asked: Any = {limit: 3}

@@ -81,7 +81,6 @@ def test_depth_and_nul_characters_are_refused_with_their_place():
         ({"reasoning": "high"}, "reasoning.effort"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"prompt": {"id": "persona_default", "version": "2"}}, "prompt.version"),
-        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
         ({"input": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "input[0].tool_calls"),
     ],
 )

@@ -48,7 +48,9 @@ def test_responses_come_whole_streamed_and_resumed(told: dict[str, Any], echo: E
 
 def test_chat_completions_come_whole_and_in_chunks(told: dict[str, Any], echo: EchoEngine):
     whole, chunks = told["completions"]["whole"], told["completions"]["chunks"]
-    text = "".join(choice["delta"].get("content", "") for one in chunks for choice in one["choices"])
+    text = "".join(
+        choice["delta"].get("content", "") for one in chunks for choice in one["choices"]
+    )
 
     assert told["models"] == [echo.card.name]
     assert text == whole["choices"][0]["message"]["content"]

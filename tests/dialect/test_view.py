@@ -13,7 +13,8 @@ from openai.types.responses import Response, ResponsesServerEvent
 from app.events import ResponseEnded, ResponseStatus, ResponseView, Usage
 from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.events import DeltaEvent, ItemEvent, LifeEvent
-from app.routes.openai.objects import stored_response
+from app.routes.openai.objects import PADDED_BYTES, stored_response
+from app.routes.openai.view import ResponseFold
 from tests.kit import logs
 from tests.kit.frames import GOLDEN, chunks, golden, responses
 
@@ -64,6 +65,31 @@ async def test_a_warm_up_has_no_output():
     assert isinstance(end, LifeEvent)
     assert end.type == "response.completed"
     assert end.response.output == ()
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=8))
+async def test_padding_hides_sizes_and_changes_nothing_else(deltas: list[str]):
+    events = await logs.answered(deltas)
+    fold = ResponseFold(logs.ECHO, padding=True)
+    chunked = CompletionFold(logs.RUNNING, padding=True)
+
+    padded = [seen for event in events for seen in fold.events(event)]
+    chunks_padded = [seen for event in events for seen in chunked.chunks(event)]
+
+    texts = [one for one in padded if isinstance(one, DeltaEvent)]
+    texts_chunked = [one for one in chunks_padded if one.obfuscation is not msgspec.UNSET]
+    assert len(texts) == len(texts_chunked) == len(deltas)
+    sizes = {len(msgspec.json.encode(one)) % PADDED_BYTES for one in (*texts, *texts_chunked)}
+    assert sizes == {0}
+    bare = [_without_padding(one) for one in padded]
+    assert bare == msgspec.to_builtins(responses(events))
+    assert [_without_padding(one) for one in chunks_padded] == msgspec.to_builtins(chunks(events))
+
+
+def _without_padding(frame: msgspec.Struct) -> dict[str, Any]:
+    told: dict[str, Any] = msgspec.to_builtins(frame)
+    told.pop("obfuscation", None)
+    return told
 
 
 async def test_a_lane_is_named_on_every_event_and_otherwise_on_none():

@@ -14,7 +14,7 @@ from app.events import (
     TextDelta,
 )
 from app.routes.openai import schema
-from app.routes.openai.objects import logprobs, usage
+from app.routes.openai.objects import logprobs, padded, usage
 from engine.api import TokenLogprobs
 
 
@@ -24,11 +24,17 @@ class CompletionFold:
     A response that failed has no view here: its problem is answered as an error.
     """
 
-    __slots__ = ("_opened", "_response", "_usage_asked", "_wants_logprobs")
+    __slots__ = ("_opened", "_padding", "_response", "_usage_asked", "_wants_logprobs")
 
     def __init__(
-        self, response: ResponseView, *, usage_asked: bool = False, wants_logprobs: bool = False
+        self,
+        response: ResponseView,
+        *,
+        usage_asked: bool = False,
+        wants_logprobs: bool = False,
+        padding: bool = False,
     ) -> None:
+        self._padding = padding
         self._response = response
         self._usage_asked = usage_asked
         self._wants_logprobs = wants_logprobs
@@ -42,7 +48,8 @@ class CompletionFold:
             case TextDelta():
                 delta = schema.ChunkDelta(content=event.delta)
                 choice = schema.ChunkChoice(delta=delta, logprobs=self._logs(event.logprobs))
-                return (self._chunk((choice,)),)
+                chunk = self._chunk((choice,))
+                return (padded(chunk) if self._padding else chunk,)
             case ResponseEnded():
                 return (*self._opening(), *self._ending(event.response))
             case _:

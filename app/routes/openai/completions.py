@@ -21,7 +21,7 @@ from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.exchange import DialectRequest, Exchange, begin, json_answer
 from app.routes.openai.requests import completion_create, read_document
 from app.routes.openai.schema import Chunk, Completion, CompletionCreate, Model, ModelList
-from app.routes.openai.turns import completion_turn
+from app.routes.openai.turns import MODEL_HERE, completion_turn, wants_padding
 from app.routes.problems import DialectFailure, dialect_error
 from app.routes.published.told import EVENT_STREAM, JSON, Sent, told
 from engine.api import Engine, ModelCard
@@ -61,7 +61,7 @@ async def list_models(engine: NamedDependency[Engine]) -> ModelList:
 async def show_model(engine: NamedDependency[Engine], model: FromPath[str]) -> Model:
     """Names of models may hold slashes."""
     card = await engine.info()
-    if model.removeprefix("/") != card.name:
+    if model.removeprefix("/") not in (MODEL_HERE, card.name):
         raise NotFound(
             f"The model {model.removeprefix('/')!r} is not here.",
             code="model_not_found",
@@ -94,6 +94,7 @@ def _fold(exchange: Exchange, asked: CompletionCreate) -> CompletionFold:
         exchange.log.response,
         usage_asked=bool(options and options.include_usage),
         wants_logprobs=bool(asked.logprobs),
+        padding=wants_padding(asked),
     )
 
 

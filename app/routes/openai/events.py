@@ -60,6 +60,7 @@ class DeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
     output_index: int = 0
     content_index: int = 0
     stream_id: str | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET
 
 
 class DoneEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,11 +1,19 @@
-"""The dialect's objects: a response, its usage, its output and its input. PURE: states in, structs out."""
+"""The dialect's objects: a response, its usage, its output and its input.
 
+PURE but for the chance in what pads a frame: states in, structs out.
+"""
+
+import secrets
 from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
 
 from app.chat.ledger import StoredResponse
 from app.errors import NotFound
 from app.events import MessageView, ResponseStatus, ResponseView
 from app.routes.openai import schema
+from app.routes.openai.events import DeltaEvent
 from app.routes.openai.schema import Echo
 from engine.api import Role, TokenLogprob, TokenLogprobs
 
@@ -33,6 +41,21 @@ def logprobs(tokens: Sequence[TokenLogprobs]) -> tuple[schema.Logprob, ...]:
 
 def _bytes(token: TokenLogprob) -> tuple[int, ...]:
     return tuple(token.token.encode())
+
+
+PADDED_BYTES = 64
+Padded = TypeVar("Padded", DeltaEvent, schema.Chunk)
+
+
+def padded(frame: Padded) -> Padded:
+    """The same with characters of chance, so that its size as JSON tells little of the text's.
+
+    Sizes go up in steps; what is random does not shrink where a connection compresses.
+    """
+    bare = msgspec.structs.replace(frame, obfuscation="")
+    missing = -len(msgspec.json.encode(bare)) % PADDED_BYTES
+    filling = secrets.token_hex(PADDED_BYTES // 2)[:missing]
+    return msgspec.structs.replace(frame, obfuscation=filling)
 
 
 def usage(response: ResponseView) -> schema.ResponseUsage | None:

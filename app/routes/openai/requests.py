@@ -48,7 +48,6 @@ _ON_BOTH: Unsupported = {
     "tool_choice": ("auto", "none"),
     "moderation": (),
     "service_tier": ("auto", "default"),
-    "stream_options.include_obfuscation": (False,),
     "prompt_cache_options.comparison_response_id": (),
 }
 UNSUPPORTED_ON_RESPONSES: Unsupported = {

@@ -34,7 +34,7 @@ from app.routes.openai.schema import (
     ResponseDeleted,
     ResponseObject,
 )
-from app.routes.openai.turns import echo, response_turn
+from app.routes.openai.turns import echo, response_turn, wants_padding
 from app.routes.openai.view import ResponseFold
 from app.routes.published.told import EVENT_STREAM, JSON, told
 from engine.api import Engine
@@ -63,7 +63,7 @@ async def create_response(
     turn = response_turn(asked, (await engine.info()).name)
     exchange = await begin(supervisor, request.user, turn)
     if asked.stream:
-        return exchange.stream(_frames(exchange.log, echo(turn)))
+        return exchange.stream(_frames(exchange.log, echo(turn), padding=wants_padding(asked)))
     if asked.background:
         return json_answer(response_object(exchange.log.response, echo(turn), ()))
     events = await exchange.whole(request)
@@ -78,6 +78,7 @@ async def show_response(
     *,
     stream: FromQuery[bool] = False,
     starting_after: Annotated[int | None, QueryParameter(le=LAST_NUMBER)] = None,
+    include_obfuscation: FromQuery[bool] = False,
 ) -> Response[Any]:
     """With `stream=true` the events after `starting_after`, or all of them."""
     found = await supervisor.response(request.user, _id(response_id))
@@ -87,7 +88,7 @@ async def show_response(
         return json_answer(stored_response(found))
     after = -1 if starting_after is None else starting_after
     log = await supervisor.log(request.user, found.view.id, after)
-    return event_stream(_frames(log, stored_echo(found), after))
+    return event_stream(_frames(log, stored_echo(found), after, padding=include_obfuscation))
 
 
 @post(ResponsePath + "/cancel", status_code=200)
@@ -141,9 +142,11 @@ def _check_background(asked: ResponseCreate) -> None:
         raise InvalidRequest("A background response must be stored.", field="background")
 
 
-async def _frames(log: EventLog, asked: Echo, after: int = -1) -> AsyncIterator[bytes]:
+async def _frames(
+    log: EventLog, asked: Echo, after: int = -1, *, padding: bool
+) -> AsyncIterator[bytes]:
     """The whole log is folded, only what is new is sent; see `view`."""
-    fold = ResponseFold(asked)
+    fold = ResponseFold(asked, padding=padding)
     async for event in log.subscribe():
         for seen in fold.events(event):
             if seen.sequence_number > after:

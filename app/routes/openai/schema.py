@@ -41,6 +41,8 @@ class InputMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    """Pad what carries text, so that its size tells nobody on the way how long the tokens are."""
 
 
 class Knobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -342,6 +344,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[ChunkChoice, ...]
     usage: CompletionUsage | UnsetType | None = UNSET
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    obfuscation: str | UnsetType = UNSET
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

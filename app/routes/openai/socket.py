@@ -36,7 +36,7 @@ from app.routes.openai.steering import (
     steer_failed,
     successor_failed,
 )
-from app.routes.openai.turns import echo, response_turn
+from app.routes.openai.turns import echo, response_turn, wants_padding
 from app.routes.openai.view import ResponseFold
 from app.routes.problems import (
     CLOSE_LATER,
@@ -210,7 +210,7 @@ class Connection:
             if asked.background:
                 raise not_supported("background")
             turn = response_turn(asked, (await self._rooms.engine.info()).name)
-            return await self._respond(lane, turn)
+            return await self._respond(lane, turn, padding=wants_padding(asked))
         except Exception as error:  # noqa: BLE001 -- becomes an event; logged where unforeseen
             if document.get("previous_response_id") == lane.latest:
                 await self._forget(lane)
@@ -222,7 +222,8 @@ class Connection:
         failure: AppError = not_active()
         if lane.told is not None and lane.told.status in _CONTINUABLE:
             try:
-                return await self._respond(lane, steered.successor())
+                turn = steered.successor()
+                return await self._respond(lane, turn, padding=steered.padding)
             except Exception as error:  # noqa: BLE001 -- becomes events; logged where unforeseen
                 failure = successor_failed(as_app_error(error))
         for steer in steered.steers:
@@ -231,13 +232,13 @@ class Connection:
             await self._outbox.put(steer_failed(failure, returned, number, lane.stream_id))
         return None
 
-    async def _respond(self, lane: Lane, turn: TurnRequest) -> Telling | None:
+    async def _respond(self, lane: Lane, turn: TurnRequest, *, padding: bool) -> Telling | None:
         await self._check_previous(turn)
         exchange = await begin(self._rooms.supervisor, self._client.principal, turn)
         response_id = exchange.log.response.id
         await self._move_on(lane, turn, response_id)
-        lane.telling = telling = Telling(turn, response_id)
-        fold = ResponseFold(echo(turn), lane.stream_id)
+        lane.telling = telling = Telling(turn, response_id, padding=padding)
+        fold = ResponseFold(echo(turn), lane.stream_id, padding=padding)
         try:
             async for event in exchange.log.subscribe():
                 for seen in fold.events(event):

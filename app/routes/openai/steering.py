@@ -35,9 +35,10 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True):
 class Telling:
     """A response that a lane tells, and what was accepted for its successor."""
 
-    __slots__ = ("response_id", "steers", "turn")
+    __slots__ = ("padding", "response_id", "steers", "turn")
 
-    def __init__(self, turn: TurnRequest, response_id: ResponseId) -> None:
+    def __init__(self, turn: TurnRequest, response_id: ResponseId, *, padding: bool) -> None:
+        self.padding = padding
         self.turn = turn
         self.response_id = response_id
         self.steers: list[Steer] = []

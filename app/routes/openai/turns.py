@@ -91,6 +91,10 @@ def _check_model(asked: Knobs, model: str) -> None:
         )
 
 
+def wants_padding(asked: Knobs) -> bool:
+    return bool(asked.stream_options and asked.stream_options.include_obfuscation)
+
+
 def echo(turn: TurnRequest) -> Echo:
     """What the response object repeats of a turn that has just been asked for."""
     return Echo(

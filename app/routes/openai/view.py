@@ -36,7 +36,7 @@ from app.routes.openai.events import (
     PartType,
     ServerEvent,
 )
-from app.routes.openai.objects import logprobs, output_message, response_object
+from app.routes.openai.objects import logprobs, output_message, padded, response_object
 from app.routes.openai.schema import Echo
 
 _TERMINAL: dict[ResponseStatus, LifeType] = {
@@ -49,13 +49,15 @@ _TERMINAL: dict[ResponseStatus, LifeType] = {
 class ResponseFold:
     """Turns one response's log into the events of `/v1/responses`.
 
-    `stream_id` names the socket's lane that asked; without one the events carry none.
+    `stream_id` names the socket's lane that asked; without one the events carry none. `padding`: the
+    sizes of what carries text tell little.
     """
 
-    __slots__ = ("_echo", "_item_done", "_logprobs", "_stream_id")
+    __slots__ = ("_echo", "_item_done", "_logprobs", "_padding", "_stream_id")
 
-    def __init__(self, echo: Echo, stream_id: str | None = None) -> None:
+    def __init__(self, echo: Echo, stream_id: str | None = None, *, padding: bool = False) -> None:
         self._echo = echo
+        self._padding = padding
         self._stream_id: str | UnsetType = UNSET if stream_id is None else stream_id
         self._logprobs: tuple[schema.Logprob, ...] = ()
         self._item_done: ItemDone | None = None
@@ -136,13 +138,14 @@ class ResponseFold:
 
     def _text(self, event: TextDelta | TextDone) -> ServerEvent:
         if isinstance(event, TextDelta):
-            return DeltaEvent(
+            delta = DeltaEvent(
                 sequence_number=event.sequence_number,
                 item_id=event.item_id,
                 delta=event.delta,
                 logprobs=logprobs(event.logprobs),
                 stream_id=self._stream_id,
             )
+            return padded(delta) if self._padding else delta
         self._logprobs = logprobs(event.logprobs)
         return DoneEvent(
             sequence_number=event.sequence_number,
