@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from app.chat.ledger import Act, Asked, Branch, Entry, Node, StoredResponse
+from app.chat.ledger import Act, Asked, Branch, CacheAsked, Entry, Node, StoredResponse
 from app.chat.prompt import Prompt
 from app.chat.recall import path_digest
 from app.chat.rows import seconds
@@ -66,6 +66,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Behind the persona, in a conversation that begins with this turn."""
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
+    cache: CacheAsked = CacheAsked()
     generate: bool = True
     """False: a warm-up. The messages are stored and their KV is computed; nothing is answered."""
     store: bool = True
@@ -153,6 +154,7 @@ def _asked(considered: Considered, inputs: tuple[Node, ...]) -> Asked:
         input_ids=tuple(node.id for node in inputs if not node.is_mark),
         head_key=head.key,
         opening_end=head.opening_end,
+        cache=request.cache,
         in_conversation=request.act is Act.APPEND,
         boot_id=considered.card.boot_id,
     )
@@ -295,5 +297,5 @@ def make_job(entry: Entry, request: TurnRequest, prompt: Prompt) -> Job:
         limits=limits,
         history=prompt.history,
         resumed_output=resumed,
-        durable=request.store,
+        durable=request.store and not request.cache.memory_only,
     )

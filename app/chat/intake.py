@@ -13,7 +13,9 @@ import msgspec
 
 from app.chat.entry import Considered, TurnRequest, make_ask, make_entry, make_job
 from app.chat.heads import Heads
-from app.chat.ledger import Acceptance, Branch, Entry, Ledger, Node, Place
+from app.chat.holds import Holds, Wished
+from app.chat.ledger import Acceptance, Branch, CacheAsked, Entry, Ledger, Node, Place
+from app.chat.liveness import session_of
 from app.chat.memory import MemoryLedger
 from app.chat.prompt import (
     HeadText,
@@ -45,6 +47,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask
     job: Job
     ledger: Ledger
+    hold: Wished | None
 
 
 class Intake:
@@ -57,6 +60,7 @@ class Intake:
         self._heads = heads
         self._stored, self._memory = ledgers
         self._epoch = epoch
+        self._holds = Holds(engine)
         self._recall = Recall(self._memory, self._stored)
         self.prompts = Prompts(engine)
 
@@ -97,7 +101,14 @@ class Intake:
             ask=make_ask(entry, request, prompt, key_id),
             job=make_job(entry, request, prompt),
             ledger=ledger,
+            hold=self._hold(entry, request.cache),
         )
+
+    def _hold(self, entry: Entry, asked: CacheAsked) -> Wished | None:
+        if asked.ttl_s is None:
+            return None
+        subject = session_of(entry.response.user_id, entry.session_id)
+        return Wished(holds=self._holds, subject=subject, asked=asked)
 
     async def wanted(
         self, user_id: UserId, request: TurnRequest

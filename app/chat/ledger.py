@@ -78,6 +78,17 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     opening_end: int
 
 
+class CacheAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says about what is computed for it."""
+
+    key: str | None = None
+    """Names a use, whose turns hold one session at a time."""
+    ttl_s: float | None = None
+    """To be held for so long after each turn, as far as the budgets allow."""
+    memory_only: bool = False
+    """Never to be written to a disk."""
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What a response keeps of the request that made it."""
 
@@ -91,6 +102,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     opening_end: int
     boot_id: str
     """Of the engine when the turn was accepted, for a turn that got no receipt."""
+    cache: CacheAsked = CacheAsked()
     in_conversation: bool = False
     """Whether it named its conversation, and not a response or nothing."""
 

@@ -69,6 +69,7 @@ class Turn:
         self.log = log
         self._job = prepared.job
         self._ledger = prepared.ledger
+        self._hold = prepared.hold
         self._engine = engine
         self._writing = writing
         """Held over each transaction on replies, so that no checkpoint follows an end."""
@@ -158,6 +159,8 @@ class Turn:
         try:
             if not self._cut_off:
                 await self._end(await self._answer())
+                if self._hold is not None:
+                    await self._hold.take()
         finally:
             self._ended.set()
 

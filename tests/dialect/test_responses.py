@@ -400,6 +400,7 @@ def test_the_models_are_listed_and_shown(client: OpenAI):
     [model] = client.models.list().data
 
     assert client.models.retrieve(model.id).id == model.id == "echo"
+    assert client.models.retrieve("default").id == model.id
     with pytest.raises(openai.NotFoundError) as refused:
         client.models.retrieve("some/other")
     assert refused.value.code == "model_not_found"

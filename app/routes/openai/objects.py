@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from app.chat.ledger import StoredResponse
+from app.chat.ledger import CacheAsked, StoredResponse
 from app.errors import NotFound
 from app.events import MessageView, ResponseStatus, ResponseView
 from app.routes.openai import schema
@@ -104,6 +104,9 @@ def response_object(
         model=response.model,
         output=output,
         previous_response_id=echo.previous_response_id,
+        prompt_cache_key=echo.cache.key,
+        prompt_cache_options=_applied(echo.cache),
+        prompt_cache_retention="in_memory" if echo.cache.memory_only else None,
         store=echo.store,
         temperature=echo.sampling.temperature,
         top_p=echo.sampling.top_p,
@@ -113,11 +116,18 @@ def response_object(
     )
 
 
+def _applied(asked: CacheAsked) -> schema.CacheApplied | None:
+    if asked.ttl_s is None:
+        return None
+    return schema.CacheApplied(ttl=f"{asked.ttl_s / 3600:g}h" if asked.ttl_s > 3600 else "30m")
+
+
 def stored_echo(stored: StoredResponse) -> Echo:
     """What was kept of the request that made this response."""
     return Echo(
         instructions=stored.instructions,
         previous_response_id=stored.previous_response_id,
+        cache=stored.asked.cache,
         conversation_id=stored.view.conversation_id if stored.asked.in_conversation else None,
         metadata=stored.asked.metadata,
         sampling=stored.asked.sampling,

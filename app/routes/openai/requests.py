@@ -49,6 +49,7 @@ _ON_BOTH: Unsupported = {
     "moderation": (),
     "service_tier": ("auto", "default"),
     "prompt_cache_options.comparison_response_id": (),
+    "prompt_cache_options.mode": ("implicit",),
 }
 UNSUPPORTED_ON_RESPONSES: Unsupported = {
     **_ON_BOTH,

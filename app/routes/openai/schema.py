@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from app.chat.ledger import CacheAsked
 from engine.api import Limits, Receipt, Sampling
 
 # ---------------------------------------------------------------- what clients send
@@ -45,6 +46,14 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Pad what carries text, so that its size tells nobody on the way how long the tokens are."""
 
 
+class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`ttl` is how long at least what is computed is to stay, as far as the budgets allow."""
+
+    mode: Literal["implicit"] | None = None
+    ttl: Literal["30m", "12h"] | None = None
+    prewarm: bool | None = None
+
+
 class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     """How to sample and when to end, on both routes; from `top_k` on they are our extensions."""
 
@@ -64,6 +73,9 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=256)] | None = None
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
 
 class PromptReference(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,12 +90,6 @@ class ConversationRef(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[str, Meta(max_length=128)]
 
 
-class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Hints; only `prewarm` has an effect here, what was computed stays warm anyway."""
-
-    prewarm: bool | None = None
-
-
 class ResponseCreate(Knobs, frozen=True, kw_only=True):
     """The body of `POST /v1/responses`, and the `response.create` event of the socket."""
 
@@ -94,7 +100,6 @@ class ResponseCreate(Knobs, frozen=True, kw_only=True):
     prompt: PromptReference | None = None
     max_output_tokens: Count | None = None
     include: tuple[str, ...] | None = None
-    prompt_cache_options: CacheOptions | None = None
     store: bool | None = None
     background: bool | None = None
     generate: bool | None = None
@@ -141,6 +146,7 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str | None
     previous_response_id: str | None
     conversation_id: str | None = None
+    cache: CacheAsked = CacheAsked()
     metadata: dict[str, str]
     sampling: Sampling
     limits: Limits
@@ -232,6 +238,11 @@ class TextConfig(msgspec.Struct, frozen=True, kw_only=True):
     format: TextFormat = TextFormat()
 
 
+class CacheApplied(msgspec.Struct, frozen=True, kw_only=True):
+    ttl: str
+    mode: Literal["implicit"] = "implicit"
+
+
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     """`receipt` is ours: what the turn cost, when it has ended."""
 
@@ -248,6 +259,9 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     output: tuple[OutputMessage, ...]
     previous_response_id: str | None
+    prompt_cache_key: str | None
+    prompt_cache_options: CacheApplied | None
+    prompt_cache_retention: Literal["in_memory"] | None
     store: bool
     temperature: float
     top_p: float

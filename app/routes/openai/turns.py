@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from app.chat.entry import TurnRequest
-from app.chat.ledger import Act
+from app.chat.ledger import Act, CacheAsked
 from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
 from app.ids import ConversationId, ItemId, PersonaId, ResponseId
@@ -53,6 +53,7 @@ def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
         act=Act.SAY if conversation_id is None else Act.APPEND,
         instructions=asked.instructions,
         persona_id=PersonaId(ItemId(asked.prompt.id)) if asked.prompt else None,
+        cache=cache(asked),
         sampling=sampling(asked, (asked.top_logprobs or 0) if wants_logprobs else None),
         limits=limits(asked, asked.max_output_tokens),
         generate=generate,
@@ -75,6 +76,7 @@ def completion_turn(asked: CompletionCreate, model: str) -> TurnRequest:
     most = asked.max_completion_tokens or asked.max_tokens
     return TurnRequest(
         messages=messages(asked.messages, "messages"),
+        cache=cache(asked),
         sampling=sampling(asked, (asked.top_logprobs or 0) if asked.logprobs else None),
         limits=limits(asked, most),
         store=False,
@@ -101,6 +103,7 @@ def echo(turn: TurnRequest) -> Echo:
         instructions=turn.instructions,
         previous_response_id=turn.previous_response_id,
         conversation_id=turn.conversation_id,
+        cache=turn.cache,
         metadata=turn.metadata,
         sampling=turn.sampling,
         limits=turn.limits,
@@ -124,6 +127,19 @@ def sampling(asked: Knobs, logprobs: int | None) -> Sampling:
         frequency_penalty=_or(asked.frequency_penalty, 0.0),
         seed=asked.seed,
         logprobs=logprobs,
+    )
+
+
+TTLS = {"30m": 1_800.0, "12h": 43_200.0}
+
+
+def cache(asked: Knobs) -> CacheAsked:
+    """Half an hour where options are given without a time, as in the dialect; else no hold at all."""
+    options = asked.prompt_cache_options
+    return CacheAsked(
+        key=asked.prompt_cache_key,
+        ttl_s=TTLS[options.ttl or "30m"] if options else None,
+        memory_only=asked.prompt_cache_retention in ("in_memory", "in-memory"),
     )
 
 

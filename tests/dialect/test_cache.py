@@ -1,0 +1,121 @@
+"""What a request says about what is computed for it: keys, times to keep it, and where it may lie."""
+
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from engine.api import Hold, RetentionClass
+from tests.kit.echo import EchoEngine
+from tests.kit.serving import Serving
+
+HALF_AN_HOUR = Hold(retention=RetentionClass.KEPT, ttl_s=1_800.0)
+LEFT = Hold(retention=RetentionClass.RECENT, ttl_s=60.0)
+
+
+@pytest.fixture
+def wishes(echo: EchoEngine, echo_server: Serving):
+    """So many wishes that came since the test began, each with its session."""
+    before = len(echo.leases)
+
+    def heard(count: int) -> list[tuple[str, Any]]:
+        echo_server.until(lambda: len(echo.leases) >= before + count)
+        return [(subject.subject_id, wish) for subject, wish in echo.leases[before:]]
+
+    return heard
+
+
+def complete(client: OpenAI, text: str, **asked: Any) -> None:
+    said: Any = [{"role": "user", "content": text}]
+    client.chat.completions.create(model="echo", messages=said, **asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "ttl", "held_s"),
+    [
+        ({"ttl": "12h", "mode": "implicit"}, "12h", 43_200.0),
+        ({"ttl": "30m"}, "30m", 1_800.0),
+        ({"prewarm": True}, "30m", 1_800.0),
+    ],
+)
+def test_a_response_is_held_for_as_long_as_was_asked(
+    client: OpenAI, echo: EchoEngine, wishes: Any, *, options: Any, ttl: str, held_s: float
+):
+    made = client.responses.create(input="Hello", extra_body={"prompt_cache_options": options})
+
+    [(session, wish)] = wishes(1)
+    assert wish == Hold(retention=RetentionClass.KEPT, ttl_s=held_s)
+    assert session == echo.jobs[-1].session_id
+    for shown in (made, client.responses.retrieve(made.id)):
+        assert shown.to_dict()["prompt_cache_options"] == {"mode": "implicit", "ttl": ttl}
+
+
+def test_nothing_is_held_that_nobody_asked_for(client: OpenAI, echo: EchoEngine, wishes: Any):
+    made = client.responses.create(input="Hello", prompt_cache_key="mine")
+
+    assert wishes(0) == []
+    assert made.prompt_cache_key == client.responses.retrieve(made.id).prompt_cache_key == "mine"
+    assert made.to_dict()["prompt_cache_options"] is None
+
+
+def test_a_key_holds_one_session_at_a_time(
+    client: OpenAI, stranger: OpenAI, echo: EchoEngine, wishes: Any
+):
+    asked: Any = {"prompt_cache_key": "app", "extra_body": {"prompt_cache_options": {}}}
+
+    complete(client, "First history", **asked)
+    first = echo.jobs[-1].session_id
+    wishes(1)
+    complete(stranger, "Another's", **asked)
+    others = echo.jobs[-1].session_id
+    wishes(2)
+    complete(client, "Second history", **asked)
+    second = echo.jobs[-1].session_id
+
+    assert wishes(4) == [
+        (first, HALF_AN_HOUR),
+        (others, HALF_AN_HOUR),
+        (second, HALF_AN_HOUR),
+        (first, LEFT),
+    ]
+
+
+def test_a_conversation_that_goes_on_keeps_its_hold(client: OpenAI, echo: EchoEngine, wishes: Any):
+    asked: Any = {"prompt_cache_key": "chat", "extra_body": {"prompt_cache_options": {}}}
+    first = client.responses.create(input="One", **asked)
+    wishes(1)
+    client.responses.create(input="Two", previous_response_id=first.id, **asked)
+
+    assert [wish for _, wish in wishes(2)] == [HALF_AN_HOUR, HALF_AN_HOUR]
+
+
+def test_what_is_to_stay_in_memory_is_written_to_no_disk(client: OpenAI, echo: EchoEngine):
+    made = client.responses.create(input="Hello", prompt_cache_retention="in_memory")
+
+    assert not echo.jobs[-1].durable
+    assert made.prompt_cache_retention == "in_memory"
+    client.responses.create(input="Hello", prompt_cache_retention="24h")
+    assert echo.jobs[-1].durable
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"mode": "explicit"}, "unsupported_parameter"),
+        ({"comparison_response_id": "resp_1"}, "unsupported_parameter"),
+        ({"ttl": "1h"}, "invalid_value"),
+        ({"prewarm": "yes"}, "invalid_value"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    client: OpenAI, echo: EchoEngine, options: Any, code: str
+):
+    for ask in (
+        lambda: client.responses.create(input="x", extra_body={"prompt_cache_options": options}),
+        lambda: complete(client, "x", extra_body={"prompt_cache_options": options}),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask()
+        assert refused.value.code == code
+        assert refused.value.param == f"prompt_cache_options.{next(iter(options))}"
