@@ -46,12 +46,12 @@ class Server:
         port: int,
         folder: Path,
         *,
-        database_url: str,
+        database_url: str | None = None,
         said: int = 0,
     ) -> None:
         self.process = process
         self.port = port
-        self.database_url = database_url
+        self.database_url = database_url or Settings(data_dir=folder / "data").database_url
         self.url = f"http://127.0.0.1:{port}"
         self.ws_url = f"ws://127.0.0.1:{port}"
         self.folder = folder
@@ -184,8 +184,7 @@ def start_server(folder: Path | None = None, port: int | None = None, **settings
             stderr=subprocess.STDOUT,
             preexec_fn=_die_with_parent,  # noqa: PLW1509  one call of the system, no lock
         )
-    usual = Settings(data_dir=folder / "data").database_url
-    url = settings.get("KEEPWARM_DATABASE_URL", usual)
+    url = settings.get("KEEPWARM_DATABASE_URL")
     server = Server(process, port, folder, database_url=url, said=said)
     try:
         return server.wait_until_ready()
