@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -276,6 +277,86 @@ def test_16_a_copy_goes_its_own_way(page: Page, context: BrowserContext):
     page.goto(original)
     wait_for_end(page)
     assert stored(page)["text"] == said
+
+
+def choose(page: Page, title: str, choice: str) -> None:
+    """Of what can be done with a conversation in the list."""
+    page.get_by_role("listitem").filter(has_text=title).first.hover()
+    page.get_by_role("button", name=f"More about “{title}”").first.click()
+    page.get_by_role("menuitem", name=choice).click()
+
+
+def test_a_message_is_found_and_shown_in_its_branch(page: Page):
+    send(page, "Name one quokkafruit.")
+    wait_for_end(page)
+    address = page.url
+    page.get_by_role("button", name="Edit", exact=True).click()
+    editor = page.get_by_label("Edit the message")
+    editor.fill("Name one river.")
+    editor.press("Enter")
+    expect(page.locator(".question p")).to_have_text("Name one river.")
+    wait_for_end(page)
+    page.get_by_role("button", name="New conversation", exact=True).click()
+
+    page.keyboard.press("Control+k")
+    search = page.get_by_label("Search in all messages")
+    expect(search).to_be_focused()
+    search.fill("quokka")
+    found = page.get_by_role("list", name="Found messages").get_by_role("link")
+    expect(found.locator("mark").first).to_have_text("quokkafruit")
+    found.last.click()
+
+    expect(page.locator(".question p")).to_have_text("Name one quokkafruit.")
+    assert page.url == address
+    search.press("Escape")
+    expect(found).to_have_count(0)
+
+
+def test_conversations_are_pinned_kept_warm_renamed_and_archived(page: Page):
+    send(page, "Name one wombatstone.")
+    wait_for_end(page)
+
+    choose(page, "Name one wombatstone.", "Pin")
+    expect(page.get_by_role("heading", name="Pinned")).to_be_visible()
+    choose(page, "Name one wombatstone.", "Keep it warm")
+    expect(page.get_by_role("img", name="Kept warm")).to_be_visible()
+    choose(page, "Name one wombatstone.", "Rename…")
+    page.get_by_label("Title").fill("Stones")
+    page.get_by_role("button", name="Rename").click()
+    expect(page.get_by_role("link", name="Stones")).to_be_visible()
+    choose(page, "Stones", "Archive")
+    expect(page.get_by_role("link", name="Stones")).to_have_count(0)
+
+    page.get_by_role("button", name="Archive", exact=True).click()
+    choose(page, "Stones", "Unpin")
+    choose(page, "Stones", "Back into the list")
+    expect(page.get_by_text("Nothing is archived.")).to_be_visible()
+    page.get_by_role("button", name="Back to the list").click()
+    expect(page.get_by_role("link", name="Stones")).to_be_visible()
+
+
+def test_conversations_go_out_as_files_and_come_back(page: Page, tmp_path: Path):
+    send(page, "Name one numbatleaf.")
+    wait_for_end(page)
+    said = letters(stored(page)["text"])
+
+    with page.expect_download() as whole:
+        choose(page, "Name one numbatleaf.", "Export whole")
+    with page.expect_download() as readable:
+        choose(page, "Name one numbatleaf.", "Export to read")
+    file = tmp_path / "conversation.json"
+    whole.value.save_as(file)
+    assert "numbatleaf" in readable.value.path().read_text()
+    page.get_by_label("File of conversations").set_input_files(file)
+    expect(page.get_by_role("status").filter(has_text="came in: 1")).to_be_visible()
+    links = page.get_by_role("link", name="Name one numbatleaf.")
+    expect(links).to_have_count(2)
+    before = page.url
+    links.and_(page.locator("a:not([aria-current])")).click()
+
+    page.wait_for_function("before => location.href !== before", arg=before)
+    wait_for_end(page)
+    assert letters(answer(page)) == said
 
 
 def test_a_draft_outlives_a_reload_and_an_expired_login(

@@ -32,9 +32,36 @@ export interface Again {
   readonly leaf_id: string;
 }
 
-interface Page {
-  readonly items: readonly ConversationView[];
+/** One page of a list; the next begins at `next_cursor`. */
+interface Page<T> {
+  readonly items: readonly T[];
   readonly next_cursor: string | null;
+}
+
+export type ShelfName = "current" | "pinned" | "archived";
+
+/** What its owner may change of a conversation; what is left out stays. */
+export interface Changes {
+  readonly title?: string;
+  readonly archived?: boolean;
+  readonly pinned?: boolean;
+  readonly kept_warm?: boolean;
+}
+
+/** A message that has all the words, and what stands around the first of them. */
+export interface Found {
+  readonly conversation_id: string;
+  readonly title: string;
+  readonly message_id: string;
+  readonly role: string;
+  readonly created_at: number;
+  readonly excerpt: readonly { readonly text: string; readonly is_match: boolean }[];
+}
+
+export interface Imported {
+  readonly conversation_ids: readonly string[];
+  readonly messages: number;
+  readonly under_default_persona: number;
 }
 
 /** Whatever went wrong, by HTTP or on the socket. `status` 0: the server was not reached. */
@@ -59,6 +86,16 @@ const conversationPath = (id: string): string => `/api/conversations/${encodeURI
 const messagePath = (id: string, messageId: string): string =>
   `${conversationPath(id)}/messages/${encodeURIComponent(messageId)}`;
 
+/** Where one conversation, or all of them, can be downloaded. */
+export const exportPath = (id: string, form: "json" | "markdown"): string =>
+  `${conversationPath(id)}/export?${query({ form })}`;
+export const EXPORT_ALL = "/api/export";
+
+function query(parameters: Record<string, string | number | null>): string {
+  const told = Object.entries(parameters).filter(([, value]) => value !== null);
+  return new URLSearchParams(told.map(([name, value]) => [name, String(value)])).toString();
+}
+
 export const api = {
   account: () => call<Account>("GET", "/api/account"),
   login: (email: string, password: string) =>
@@ -68,19 +105,22 @@ export const api = {
     call<Account>("POST", "/api/setup", { token, email, name, password }),
   status: () => call<ServerStatus>("GET", "/api/status"),
 
-  conversations: (cursor: string | null) =>
-    call<Page>(
+  conversations: (shelf: ShelfName, cursor: string | null) =>
+    call<Page<ConversationView>>(
       "GET",
-      `/api/conversations?limit=50${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`,
+      `/api/conversations?${query({ shelf, limit: 50, cursor })}`,
     ),
+  search: (words: string, cursor: string | null) =>
+    call<Page<Found>>("GET", `/api/search?${query({ words, cursor })}`),
   create: () => call<ConversationView>("POST", "/api/conversations", {}),
   conversation: (id: string) =>
     call<{ conversation: ConversationView; messages: readonly MessageView[] }>(
       "GET",
       conversationPath(id),
     ),
-  rename: (id: string, title: string) =>
-    call<ConversationView>("PATCH", conversationPath(id), { title }),
+  change: (id: string, changes: Changes) =>
+    call<ConversationView>("PATCH", conversationPath(id), changes),
+  bringIn: (file: Blob) => call<Imported>("POST", "/api/import", file),
   remove: (id: string) => call<null>("DELETE", conversationPath(id)),
 
   turn: (id: string, client_message_id: string, parent_id: string | null, text: string) =>
@@ -119,12 +159,16 @@ async function asked<T>(method: string, path: string, body: unknown): Promise<T>
     headers: {
       accept: "application/json",
       "x-csrf-token": csrfToken(document.cookie),
-      ...(body === undefined ? {} : { "content-type": "application/json" }),
+      ...(body === undefined ? {} : { "content-type": contentType(body) }),
     },
-    ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    ...(body === undefined ? {} : { body: body instanceof Blob ? body : JSON.stringify(body) }),
   });
   const text = await response.text();
   return (text ? JSON.parse(text) : null) as T;
+}
+
+function contentType(body: unknown): string {
+  return body instanceof Blob && body.type.includes("zip") ? "application/zip" : "application/json";
 }
 
 let tellSignedOut = (): void => {};

@@ -22,3 +22,11 @@ function copyBySelection(text: string): boolean {
   if (focused instanceof HTMLElement) focused.focus();
   return copied;
 }
+
+/** The server sends it as a file to be kept. */
+export function download(path: string): void {
+  const link = document.createElement("a");
+  link.href = path;
+  link.download = "";
+  link.click();
+}

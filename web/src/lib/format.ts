@@ -92,20 +92,23 @@ const MISSES: Readonly<Record<MissReason, string>> = {
 
 export const missWords = (reason: MissReason): string => MISSES[reason];
 
-export const titleOf = (conversation: ConversationView | null): string =>
+export const titleOf = (conversation: Pick<ConversationView, "title"> | null): string =>
   conversation?.title.trim() || "New conversation";
 
 const DAY_S = 86_400;
 
-/** The list in order of the last change, cut into "Today", "Yesterday" and so on. */
+/** The list in order of the last change, what is pinned first, cut into "Today" and so on. */
 export function byDay(
   conversations: readonly ConversationView[],
   now: Date,
 ): { readonly label: string; readonly items: ConversationView[] }[] {
   const today = new Date(now.getFullYear(), now.getMonth(), now.getDate()).getTime() / 1000;
   const groups = new Map<string, ConversationView[]>();
-  for (const item of [...conversations].sort((a, b) => b.updated_at - a.updated_at)) {
-    const label = dayLabel(item.updated_at, today);
+  const inOrder = [...conversations].sort(
+    (a, b) => Number(b.pinned) - Number(a.pinned) || b.updated_at - a.updated_at,
+  );
+  for (const item of inOrder) {
+    const label = item.pinned ? "Pinned" : dayLabel(item.updated_at, today);
     groups.set(label, [...(groups.get(label) ?? []), item]);
   }
   return [...groups].map(([label, items]) => ({ label, items }));

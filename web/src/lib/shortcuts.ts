@@ -19,6 +19,11 @@ export function startsNew(event: Key): boolean {
   return event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey);
 }
 
+/** Ctrl or Cmd with K: look for something. */
+export function finds(event: Key): boolean {
+  return event.key.toLowerCase() === "k" && !event.shiftKey && (event.ctrlKey || event.metaKey);
+}
+
 // Safari ends the composition before the key that ended it; 229 is what it says then.
 function composes(event: Key): boolean {
   return event.isComposing || event.keyCode === 229;
