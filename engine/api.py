@@ -45,6 +45,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reply must be: one value of JSON that `schema` allows, in one spelling of spaces.
+
+    Where not `strict`, what of the schema cannot be held to is passed over; else it is refused.
+    """
+
+    owner_id: OwnerId
+    """A grammar that was made ready is so for its owner alone (law 11)."""
+    schema: str
+    """JSON Schema as JSON text; what it refers to is in it."""
+    strict: bool = True
+
+
 class Seam(enum.StrEnum):
     """How the ids that a rendering continues end, which decides the glue that comes first.
 
@@ -69,6 +82,8 @@ class RenderRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     seam: Seam
     opens_reply: bool
+    grammar: Grammar | None = None
+    """What the reply is to follow: made ready here, so that a bad one is refused with the text."""
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +163,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     job_class: JobClass = JobClass.INTERACTIVE
     history: History | None = None
+    grammar: Grammar | None = None
+    """What the output must follow; then it ends where nothing else may come, whatever `limits` say."""
     resumed_output: tuple[int, ...] = ()
     """Output that a lost engine had already sent: it is replayed as output, never sent again."""
     durable: bool = True
@@ -383,7 +400,10 @@ class Engine(Protocol):
     async def info(self) -> ModelCard: ...
 
     async def render(self, request: RenderRequest) -> Rendered:
-        """Text to ids for new messages only. Raises `Refused` when the template refuses them."""
+        """Text to ids for new messages only. Raises `Refused` when the template refuses them.
+
+        `InvalidGrammar` when no reply can be held to the grammar that comes with them.
+        """
         ...
 
     def generate(self, job: Job) -> AsyncIterator[JobEvent]:

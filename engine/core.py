@@ -46,8 +46,8 @@ from engine.outcome import CoreEvent, Emitted, Ended
 from engine.parts import CoreConfig, new_cache
 from engine.receipts import Totals, Work, write_receipt
 from engine.scheduler import RETRY_AFTER_S, Capacity, Scheduler
-from engine.sequence import Bounds, Ending, Sequence, validate
-from engine.step import Arrival, DrawnToken, Plan, SegmentHead, StepResult
+from engine.sequence import Bounds, Ending, Sequence, misled, validate
+from engine.step import Arrival, DrawnToken, Plan, RunResult, SegmentHead, StepResult
 
 NO_ROOM = Ending(
     reason=FinishReason.REFUSED,
@@ -188,7 +188,7 @@ class Core:
         spans = [(s.written, s.written + count) for s, count in flight.shares.items()]
         self._cache.learn_speed(spans, now - flight.planned_s)
         for (sequence, count), run in zip(flight.shares.items(), result.runs, strict=True):
-            self._advance(sequence, count, run.drawn, now)
+            self._advance(sequence, count, run, now)
         if self.config.checks:
             self.check()
         return self.take_events()
@@ -328,9 +328,7 @@ class Core:
             )
         )
 
-    def _advance(
-        self, sequence: Sequence, count: int, drawn: tuple[DrawnToken, ...], now: float
-    ) -> None:
+    def _advance(self, sequence: Sequence, count: int, run: RunResult, now: float) -> None:
         holding = sequence.holding
         assert holding is not None
         self._cache.copied(holding)
@@ -341,8 +339,10 @@ class Core:
         if sequence.times.prefilled_s is None and sequence.pending == 0:
             sequence.times.prefilled_s = now
         ending = sequence.ending
-        if ending is None and sequence.pending == 0:
-            self._take(sequence, drawn, now)
+        if ending is None and run.fault is not None:
+            ending = misled(run.fault)
+        elif ending is None and sequence.pending == 0:
+            self._take(sequence, run.drawn, now)
             ending = sequence.ended_by_itself()
         if ending is not None:
             self._end(sequence, ending, now)

@@ -4,7 +4,8 @@ EngineError
 ├── Refused           this job cannot be served; the job is at fault or the engine is full
 │   ├── PromptTooLong     prompt beyond the context or the pool; carries both numbers
 │   ├── Overloaded        the queue is full; carries when to try again
-│   └── InvalidJob        a field that no later retry would make valid
+│   ├── InvalidJob        a field that no later retry would make valid
+│   └── InvalidGrammar    no reply can be held to it; says why in words
 ├── EngineLost        the engine process died; the job may be submitted again
 ├── EngineClosed      the engine was closed on purpose; nothing more is accepted
 ├── Corrupt           bytes that fail their checksum or an invariant that does not hold
@@ -54,6 +55,15 @@ class InvalidJob(Refused):
     """A job that breaks the contract, for example an empty prompt or an id out of range."""
 
     code = "invalid_job"
+
+
+class InvalidGrammar(Refused):
+    """A grammar that is none, that nothing satisfies, or that is too complex to be followed."""
+
+    code = "invalid_grammar"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, field="grammar")
 
 
 class EngineLost(EngineError):

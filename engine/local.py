@@ -20,6 +20,7 @@ from engine.api import (
     CacheEvent,
     CacheSnapshot,
     Cancelled,
+    Grammar,
     Job,
     JobEvent,
     JobId,
@@ -33,11 +34,19 @@ from engine.api import (
 )
 from engine.config import EngineConfig
 from engine.core import Core
-from engine.errors import EngineClosed, EngineError, EngineLost, InvalidJob, Refused
+from engine.errors import (
+    EngineClosed,
+    EngineError,
+    EngineLost,
+    InvalidGrammar,
+    InvalidJob,
+    Refused,
+)
 from engine.flight import prepared, refused
 from engine.kv.cache import Cache
 from engine.kv.pins import Budget
 from engine.kv.tiers import TierSizes
+from engine.model.grammar import Compiled
 from engine.model.load import LoadedModel, load
 from engine.model.runner import ModelRunner
 from engine.model.template import Renderer
@@ -50,6 +59,9 @@ log = logging.getLogger("keepwarm.engine")
 
 CANONICAL_TOKENS = 64
 """Passes of the deterministic mode: longer ones are quicker, and more is computed again."""
+
+COMPILE_S = 5.0
+"""Beyond it a grammar is refused; what the library's own limits let pass takes a second."""
 
 MakeCache = Callable[[CoreConfig, Callable[[], float]], Cache]
 """What builds the cache, given sizes and a meter: laws are tested on caches laid out otherwise."""
@@ -65,6 +77,8 @@ class LocalEngine:
         self._parts = parts
         # One thread: a tokenizer must not be entered twice while it is told how to truncate.
         self._tokenizing = ThreadPoolExecutor(1, "tokenizer")
+        # One thread of their own: a large schema delays no text, and one core at most.
+        self._compiling = ThreadPoolExecutor(1, "grammar")
         self._replies: dict[JobId, Reply] = {}
         self._questions: set[asyncio.Future[Any]] = set()
         self._changed = asyncio.Event()
@@ -96,6 +110,7 @@ class LocalEngine:
 
     async def render(self, request: RenderRequest) -> Rendered:
         self._raise_if_ended()
+        await self._compiled(request.grammar)
         renderer = self._parts.renderer
         return await self._loop.run_in_executor(self._tokenizing, _render, renderer, request)
 
@@ -107,6 +122,8 @@ class LocalEngine:
             yield refused(job.job_id, error)
             return
         try:
+            # Held to the end, so that the thread that computes finds it.
+            grammar = await self._compiled(job.grammar)  # noqa: F841
             await self._ask(lambda core, now: core.submit(reply.job, now))
             self._stop_if_found(reply)
             async for event in reply.stream:
@@ -145,6 +162,7 @@ class LocalEngine:
                 await self._drain()
             self._end(self._ended)
             self._tokenizing.shutdown(wait=False)
+            self._compiling.shutdown(wait=False)
 
     async def failed(self) -> NoReturn:
         """Wait for the computing thread to fail, then raise `EngineLost`."""
@@ -159,6 +177,19 @@ class LocalEngine:
             raise InvalidJob("a job of this id is running already", field="job_id")
         reply = self._replies[job.job_id] = Reply(job, self._parts.renderer.vocabulary)
         return reply
+
+    async def _compiled(self, grammar: Grammar | None) -> Compiled | None:
+        """Raises `InvalidGrammar`."""
+        if grammar is None:
+            return None
+        grammars = self._parts.runner.grammars
+        if known := grammars.known(grammar):
+            return known
+        try:
+            async with asyncio.timeout(COMPILE_S):
+                return await self._loop.run_in_executor(self._compiling, grammars.compile, grammar)
+        except TimeoutError:
+            raise InvalidGrammar(f"it takes longer than {COMPILE_S:g} s to compile") from None
 
     def _let_go(self, reply: Reply) -> None:
         """Nobody reads it any more: unless it has ended, it is cancelled."""

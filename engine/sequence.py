@@ -14,7 +14,7 @@ from array import array
 import msgspec
 
 from engine.api import FinishReason, Job, JobClass, OwnerId, Refusal, Seam, Subject, SubjectKind
-from engine.errors import InvalidJob, PromptTooLong
+from engine.errors import InvalidGrammar, InvalidJob, PromptTooLong
 from engine.kv.cache import Cache, lease_key
 from engine.kv.holding import Closing, Holding
 from engine.kv.misses import Miss
@@ -56,6 +56,12 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     seam: Seam = Seam.CUT
     kept: tuple[int, ...] | None = None
     refusal: Refusal | None = None
+
+
+def misled(fault: str) -> Ending:
+    """The end of a sequence whose grammar leads nowhere."""
+    refusal = Refusal(code=InvalidGrammar.code, message=fault, field="grammar")
+    return Ending(reason=FinishReason.REFUSED, refusal=refusal)
 
 
 class Times:
@@ -284,7 +290,7 @@ class Sequence:
     def ended_by_itself(self) -> Ending | None:
         """How it ends, if its ids so far say that it does (KV of a warm-up still to come)."""
         last = len(self.output) - 1
-        if last >= 0 and self.output[last] in self.eos_token_ids and not self._bans_eos(last):
+        if last >= 0 and self.output[last] in self.eos_token_ids and self._may_end(last):
             return Ending(reason=FinishReason.STOP, seam=Seam.STOPPED)
         if len(self.ids) >= self.end:
             return Ending(reason=FinishReason.LENGTH)
@@ -317,7 +323,12 @@ class Sequence:
             prompt_ids=self.ids[: len(self.job.token_ids)],
             output_ids=self.ids[len(self.job.token_ids) :],
             banned_ids=self.eos_token_ids if self._bans_eos(len(self.output)) else (),
+            grammar=self.job.grammar,
         )
+
+    def _may_end(self, drawn: int) -> bool:
+        """By a grammar an end that is banned is drawn only where nothing else can come."""
+        return self.job.grammar is not None or not self._bans_eos(drawn)
 
     def _bans_eos(self, drawn: int) -> bool:
         limits = self.job.limits

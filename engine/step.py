@@ -11,7 +11,7 @@ from typing import NewType, Protocol
 
 import msgspec
 
-from engine.api import JobId, OwnerId, Sampling, Scope
+from engine.api import Grammar, JobId, OwnerId, Sampling, Scope
 from engine.terms import Tier
 
 BlockId = NewType("BlockId", int)
@@ -33,7 +33,8 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     """Sample one token after a run's last row.
 
     Penalties look at `prompt_ids` and `output_ids`; the random stream is keyed by the seed and
-    `len(output_ids)`. Tokens in `banned_ids` cannot be drawn.
+    `len(output_ids)`. Tokens in `banned_ids` cannot be drawn. With a `grammar` only what it allows
+    after `output_ids` can; where that is banned tokens alone, these.
     """
 
     sampling: Sampling
@@ -41,6 +42,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
     banned_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +167,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     job_id: JobId
     drawn: tuple[DrawnToken, ...]
     """Empty without a draw; several where a runner speculates."""
+    fault: str | None = None
+    """Why nothing could be drawn by the grammar, in words."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from engine.errors import (
     EngineClosed,
     EngineError,
     EngineLost,
+    InvalidGrammar,
     InvalidJob,
     Misconfigured,
     Overloaded,
@@ -250,6 +251,8 @@ def error_of(failure: Refusal) -> EngineError:
             return PromptTooLong(failure.message, needed_tokens=needed, limit_tokens=limit)
         case Refusal(code=Overloaded.code, retry_after_s=float(seconds)):
             return Overloaded(failure.message, retry_after_s=seconds)
+        case Refusal(code=InvalidGrammar.code):
+            return InvalidGrammar(failure.message)
         case Refusal(code=InvalidJob.code):
             return InvalidJob(failure.message, field=failure.field)
         case _:

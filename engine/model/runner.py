@@ -6,22 +6,24 @@ the head. It refuses to decide anything, and it computes in `launch`, so a handl
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
 import torch
 
 from engine.api import JobId
 from engine.config import EngineConfig
-from engine.errors import Corrupt, Misconfigured
+from engine.errors import Corrupt, InvalidGrammar, Misconfigured
 from engine.model.carrier import Carrier
+from engine.model.grammar import Allowed, Followers, Grammars
 from engine.model.load import LoadedModel, kv_memory_bytes
 from engine.model.native.library import Unavailable
 from engine.model.native.passes import Passes, Reader
 from engine.model.paged import ATTENTION, PagedStep
 from engine.model.pool import Pool
-from engine.model.sample import draw_tokens
+from engine.model.sample import NO_MASKS, draw_tokens
 from engine.model.segments import SegmentFiles
 from engine.step import (
     Arrivals,
@@ -34,6 +36,9 @@ from engine.step import (
     SegmentHead,
     StepResult,
 )
+
+Masks = Mapping[JobId, Allowed | InvalidGrammar]
+"""What jobs with a grammar may draw in a step, or why they can draw nothing."""
 
 _PROBE = JobId("probe")
 
@@ -76,6 +81,8 @@ class ModelRunner:
             device=loaded.device,
             poison=config.poison,
         )
+        self.grammars = Grammars(loaded)
+        self._followers = Followers(self.grammars, loaded.vocabulary_tokens)
         self._passes: Passes | None = None
         self._reader: Reader | None = None
         self.attention = f"torch ({ATTENTION})"
@@ -121,9 +128,10 @@ class ModelRunner:
             if plan.transfers:
                 assert self._carrier is not None
                 self._carrier.carry(plan.transfers)
-            drawn = self._compute(plan.runs) if plan.runs else []
+            masks = self._followers.masks(plan.runs)
+            drawn = self._compute(plan.runs, masks) if plan.runs else []
         results = tuple(
-            RunResult(job_id=run.job_id, drawn=tokens)
+            _result(run, tokens, masks.get(run.job_id))
             for run, tokens in zip(plan.runs, drawn, strict=True)
         )
         return FinishedStep(StepResult(step=plan.step, runs=results))
@@ -153,13 +161,13 @@ class ModelRunner:
                 "runs over the paged cache: choose a model with plain causal attention"
             )
 
-    def _compute(self, runs: Sequence[Run]) -> list[tuple[DrawnToken, ...]]:
+    def _compute(self, runs: Sequence[Run], masks: Masks) -> list[tuple[DrawnToken, ...]]:
         if self._deterministic and self._passes is None:
             # Alone in its pass a run's sums do not depend on who else is there.
-            return [self._compute_together([run])[0] for run in runs]
-        return self._compute_together(runs)
+            return [self._compute_together([run], masks)[0] for run in runs]
+        return self._compute_together(runs, masks)
 
-    def _compute_together(self, runs: Sequence[Run]) -> list[tuple[DrawnToken, ...]]:
+    def _compute_together(self, runs: Sequence[Run], masks: Masks) -> list[tuple[DrawnToken, ...]]:
         ends: list[int] = []
         rows = 0
         for run in runs:
@@ -170,7 +178,7 @@ class ModelRunner:
         if self._checks and bool(logits.isnan().any()):
             raise Corrupt("a logit is not a number: a slot was read before it was written")
         draws = [run.draw for run in runs if run.draw is not None]
-        tokens = iter(draw_tokens(logits, draws))
+        tokens = iter(draw_tokens(logits, draws, _rows(runs, masks) if masks else NO_MASKS))
         return [() if run.draw is None else (next(tokens),) for run in runs]
 
     @torch.inference_mode()
@@ -202,6 +210,22 @@ class ModelRunner:
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+
+def _rows(runs: Sequence[Run], masks: Masks) -> dict[int, Allowed]:
+    """Masks by the rows that draw."""
+    drawing = [run.job_id for run in runs if run.draw is not None]
+    found = ((row, masks.get(job_id)) for row, job_id in enumerate(drawing))
+    return {row: mask for row, mask in found if isinstance(mask, np.ndarray)}
+
+
+def _result(
+    run: Run, drawn: tuple[DrawnToken, ...], mask: Allowed | InvalidGrammar | None
+) -> RunResult:
+    """What a grammar that leads nowhere would have drawn without it counts for nothing."""
+    if isinstance(mask, InvalidGrammar):
+        return RunResult(job_id=run.job_id, drawn=(), fault=mask.message)
+    return RunResult(job_id=run.job_id, drawn=drawn)
 
 
 @contextlib.contextmanager

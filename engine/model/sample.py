@@ -1,8 +1,8 @@
 """From logits to tokens: penalties, truncation, the random stream, logprobs.
 
-Owns the order in which these are applied: banned tokens, repetition penalty (over prompt and
-output), frequency and presence penalty (over output), temperature, top-k, top-p over what is left,
-min-p. Logprobs are of the raw distribution, before all of that, as the OpenAI dialect has them.
+Owns the order in which these are applied: banned tokens and those that a grammar does not allow,
+repetition penalty (over prompt and output), frequency and presence penalty (over output),
+temperature, top-k, top-p over what is left, min-p. Logprobs are of the raw distribution, before all of that, as the OpenAI dialect has them.
 
 The random stream is one uniform number a draw, a pure function of seed and position, mapped through
 the cumulative distribution: what else is in the batch, and how often the engine was restarted,
@@ -11,34 +11,47 @@ cannot change it.
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from engine.api import Sampling
+from engine.model.grammar import Allowed
 from engine.step import Draw, DrawnToken
 
 # What is looked among first, as shares of the likeliest token's chance: most nuclei are small, and
 # sorting a whole vocabulary takes ten times as long as finding them.
 _FLOORS = (1e-4, 1e-8)
 
+NO_MASKS: Mapping[int, Allowed] = MappingProxyType({})
+
 Chances = NDArray[np.float32]
 """[tokens]."""
 
 
-def draw_tokens(logits: torch.Tensor, draws: Sequence[Draw]) -> list[DrawnToken]:
-    """One token for each row of `logits` [draws, vocabulary]; mutates nothing."""
+def draw_tokens(
+    logits: torch.Tensor, draws: Sequence[Draw], masks: Mapping[int, Allowed] = NO_MASKS
+) -> list[DrawnToken]:
+    """One token for each row of `logits` [draws, vocabulary]; mutates nothing.
+
+    Where a row has a mask, of what that allows; bans are in it.
+    """
     if not draws:
         return []
     best = _best(logits)
     return [
         DrawnToken(token_id=best[row])
-        if _is_plain(draw) and best[row] not in draw.banned_ids
-        else _draw(logits[row].float(), draw)
+        if _is_plain(draw) and _may_be(best[row], draw, masks.get(row))
+        else _draw(logits[row].float(), draw, masks.get(row))
         for row, draw in enumerate(draws)
     ]
+
+
+def _may_be(token_id: int, draw: Draw, mask: Allowed | None) -> bool:
+    return token_id not in draw.banned_ids if mask is None else bool(mask[token_id])
 
 
 def _best(logits: torch.Tensor) -> list[int]:
@@ -51,7 +64,7 @@ def _best(logits: torch.Tensor) -> list[int]:
 
 
 def _is_plain(draw: Draw) -> bool:
-    """Whether the largest logit is the answer, unless it is banned, and nothing else is asked."""
+    """Whether the largest logit is the answer, where it may be drawn, and nothing else is asked."""
     sampling = draw.sampling
     return sampling.temperature == 0 and sampling.logprobs is None and not _is_penalised(sampling)
 
@@ -64,8 +77,8 @@ def _is_penalised(sampling: Sampling) -> bool:
     )
 
 
-def _draw(logits: torch.Tensor, draw: Draw) -> DrawnToken:
-    adjusted = _adjust(logits, draw)
+def _draw(logits: torch.Tensor, draw: Draw, mask: Allowed | None) -> DrawnToken:
+    adjusted = _adjust(logits, draw, mask)
     if draw.sampling.temperature == 0:
         token_id = int(adjusted.argmax())
     else:
@@ -73,10 +86,10 @@ def _draw(logits: torch.Tensor, draw: Draw) -> DrawnToken:
     return _with_logprobs(logits, token_id, draw.sampling.logprobs)
 
 
-def _adjust(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
+def _adjust(logits: torch.Tensor, draw: Draw, mask: Allowed | None) -> torch.Tensor:
     """Logits [vocabulary] after bans and penalties; the given ones are left as they are."""
     sampling = draw.sampling
-    if not draw.banned_ids and not _is_penalised(sampling):
+    if mask is None and not draw.banned_ids and not _is_penalised(sampling):
         return logits
     logits = logits.clone()
     if sampling.repetition_penalty != 1:
@@ -88,7 +101,10 @@ def _adjust(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
         said, counts = np.unique(np.asarray(draw.output_ids, np.int64), return_counts=True)
         less = sampling.frequency_penalty * counts + sampling.presence_penalty
         logits[torch.from_numpy(said)] -= torch.from_numpy(less).to(logits)
-    logits[list(draw.banned_ids)] = -torch.inf
+    if mask is None:
+        logits[list(draw.banned_ids)] = -torch.inf
+    else:
+        logits[torch.from_numpy(~mask).to(logits.device)] = -torch.inf
     return logits
 
 

@@ -66,6 +66,8 @@ class Renderer:
         Raises `InvalidJob` where the template refuses the messages or their roles, and where it is
         unstable and less than the whole history was sent.
         """
+        if request.seam is Seam.CLOSED and not (request.messages or request.opens_reply):
+            return Rendered(token_ids=(), ends=(), opening_end=0)
         self._refuse(request)
         guard = _Guard(self._special, request.messages)
         guarded = msgspec.structs.replace(request, messages=tuple(guard.guarded))

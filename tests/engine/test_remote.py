@@ -11,7 +11,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from engine.api import Delta, FinishReason, Job, Limits, Sampling
+from engine.api import Delta, FinishReason, Grammar, Job, Limits, OwnerId, Sampling
 from engine.errors import EngineLost, Misconfigured
 from engine.remote import Care, RemoteEngine
 from tests.kit.engines import (
@@ -80,6 +80,23 @@ async def test_13_an_answer_cut_by_kill_9_equals_the_undisturbed_one(
     assert disturbed.finished.reason is undisturbed.finished.reason
     assert disturbed.sent_ids == undisturbed.sent_ids
     assert (await engine.info()).boot_id != boot_id
+
+
+async def test_13_json_that_is_cut_by_kill_9_goes_on_where_its_grammar_was(engine):
+    prompt = await first_prompt(engine, "Name ten animals and what they eat.")
+    schema = '{"type": "array", "items": {"type": "string", "minLength": 9}, "minItems": 5}'
+    job = a_job(
+        prompt,
+        grammar=Grammar(owner_id=OwnerId("ann"), schema=schema),
+        limits=Limits(max_output_tokens=80),
+    )
+    undisturbed = await play(engine, job)
+
+    disturbed = await play_killing(engine, job, after_tokens=9)
+
+    assert disturbed.text == undisturbed.text
+    assert disturbed.token_ids == undisturbed.token_ids
+    assert disturbed.text.startswith('["')
 
 
 async def test_13_a_cut_through_a_character_neither_loses_nor_doubles_it(engine):

@@ -156,7 +156,7 @@ def test_a_frame_cut_short_is_refused(call, data):
 def test_a_frame_of_another_version_is_refused_naming_both():
     frame = bytes([wire.VERSION + 1]) + wire.pack(wire.Progress(text="hello"))[1:]
 
-    with pytest.raises(errors.Corrupt, match=r"version 02, not 01"):
+    with pytest.raises(errors.Corrupt, match=r"version 03, not 02"):
         wire.unpack_note(frame)
 
 
@@ -174,6 +174,7 @@ def test_what_no_frame_can_hold_is_an_invalid_job(job):
         errors.PromptTooLong("too long", needed_tokens=9, limit_tokens=8),
         errors.Overloaded("full", retry_after_s=1.5),
         errors.InvalidJob("empty", field="token_ids"),
+        errors.InvalidGrammar("not a schema"),
         errors.Refused("no", field="messages"),
         errors.EngineLost("gone"),
         errors.EngineClosed("closed"),
