@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 import msgspec
 
-from app.chat.ledger import Act, Asked, Branch, CacheAsked, Entry, Node, StoredResponse
+from app.chat.ledger import (
+    Act,
+    AnswerFormat,
+    Asked,
+    Branch,
+    CacheAsked,
+    Entry,
+    Node,
+    StoredResponse,
+)
 from app.chat.prompt import Prompt
 from app.chat.recall import path_digest
 from app.chat.rows import seconds
@@ -25,6 +34,7 @@ from app.ids import (
 )
 from app.people.usage import Ask
 from engine.api import (
+    Grammar,
     Job,
     JobId,
     Limits,
@@ -67,6 +77,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     cache: CacheAsked = CacheAsked()
+    format: AnswerFormat | None = None
     generate: bool = True
     """False: a warm-up. The messages are stored and their KV is computed; nothing is answered."""
     store: bool = True
@@ -157,6 +168,7 @@ def _asked(considered: Considered, inputs: tuple[Node, ...]) -> Asked:
         cache=request.cache,
         in_conversation=request.act is Act.APPEND,
         boot_id=considered.card.boot_id,
+        format=request.format,
     )
 
 
@@ -296,6 +308,11 @@ def make_job(entry: Entry, request: TurnRequest, prompt: Prompt) -> Job:
         sampling=request.sampling,
         limits=limits,
         history=prompt.history,
+        grammar=_grammar(entry, request),
         resumed_output=resumed,
         durable=request.store and not request.cache.memory_only,
     )
+
+
+def _grammar(entry: Entry, request: TurnRequest) -> Grammar | None:
+    return None if request.format is None else request.format.grammar(entry.response.user_id)

@@ -33,8 +33,8 @@ from app.chat.stored import StoredLedger
 from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from app.ids import ResponseId, UserId, new_conversation_id
 from app.people.usage import Ask
-from engine.api import Engine, Job, ModelCard, Rendered, Role
-from engine.errors import EngineError, Refused
+from engine.api import Engine, Grammar, Job, ModelCard, Rendered, RenderRequest, Role, Seam
+from engine.errors import EngineError, InvalidGrammar, Refused
 
 RETRY_AFTER_S = 2.0
 """When to try again while the engine is away; it is brought back in about this time."""
@@ -75,6 +75,8 @@ class Intake:
         looked = await self._branch(user_id, request)
         if isinstance(looked, Acceptance):
             return looked
+        if request.format is not None:
+            await self._make_ready(request.format.grammar(user_id))
         card, wanted, rendered = await self._wanted(user_id, request, looked)
         found = await self._found(request, wanted)
         async with _engine_errors():
@@ -137,6 +139,12 @@ class Intake:
             )
         wanted = Wanted(user_id=user_id, branch=branch, head=head, new=new)
         return card, wanted, rendered
+
+    async def _make_ready(self, grammar: Grammar) -> None:
+        """Raises `InvalidRequest` in the words of its fault, while nothing is stored."""
+        nothing = RenderRequest(messages=(), seam=Seam.CLOSED, opens_reply=False, grammar=grammar)
+        async with _engine_errors():
+            await self._engine.render(nothing)
 
     async def _branch(self, user_id: UserId, request: TurnRequest) -> Branch | Acceptance:
         branch: Branch | Acceptance
@@ -230,6 +238,12 @@ def _in_session_of(found: Branch, branch: Branch, request: TurnRequest) -> Branc
 async def _engine_errors() -> AsyncIterator[None]:
     try:
         yield
+    except InvalidGrammar as error:
+        raise InvalidRequest(
+            f"This schema cannot be followed: {error.message}.",
+            code="invalid_json_schema",
+            field="format",
+        ) from error
     except Refused as refused:
         raise InvalidRequest(refused.message, field="input") from refused
     except EngineError as error:

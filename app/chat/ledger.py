@@ -16,7 +16,9 @@ from app.db.types import Origin, VersionRef
 from app.events import ConversationView, MessageView, ResponseView
 from app.ids import ConversationId, MessageId, ResponseId, UserId
 from app.people.usage import Ask, Cost
-from engine.api import Limits, Role, Sampling, Seam
+from engine.api import Grammar, Limits, OwnerId, Role, Sampling, Seam
+
+ANY_OBJECT = '{"type": "object"}'
 
 
 class Act(enum.StrEnum):
@@ -89,6 +91,22 @@ class CacheAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Never to be written to a disk."""
 
 
+class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """That an answer is to be JSON: any object, or what `schema` says, which is JSON text itself."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: str | None = None
+    strict: bool | None = None
+
+    def grammar(self, user_id: UserId) -> Grammar:
+        return Grammar(
+            owner_id=OwnerId(user_id),
+            schema=self.schema or ANY_OBJECT,
+            strict=bool(self.strict),
+        )
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What a response keeps of the request that made it."""
 
@@ -105,6 +123,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheAsked = CacheAsked()
     in_conversation: bool = False
     """Whether it named its conversation, and not a response or nothing."""
+    format: AnswerFormat | None = None
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):

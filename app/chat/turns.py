@@ -56,7 +56,9 @@ _REFUSAL_CODES = {
     "prompt_too_long": "context_length_exceeded",
     "overloaded": "rate_limit_exceeded",
     "invalid_job": "invalid_prompt",
+    "invalid_grammar": "invalid_json_schema",
 }
+_REFUSAL_FIELDS = {"overloaded": None, "invalid_grammar": "format"}
 
 
 class Turn:
@@ -303,6 +305,6 @@ def _problem(refusal: Refusal | None) -> Problem:
     return Problem(
         code=_REFUSAL_CODES[refusal.code],
         message=message,
-        field="input" if refusal.code != "overloaded" else None,
+        field=_REFUSAL_FIELDS.get(refusal.code, "input"),
         retry_after_s=refusal.retry_after_s,
     )

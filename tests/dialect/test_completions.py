@@ -222,7 +222,7 @@ def test_default_names_the_model_that_is_here(client: OpenAI):
         ({"model": "gpt-9"}, 404, "model"),
         ({"n": 2}, 400, "n"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools"),
-        ({"response_format": {"type": "json_object"}}, 400, "response_format"),
+        ({"response_format": {"type": "json"}}, 400, "response_format.type"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].role"),
         ({"messages": [{"role": "user", "content": "x" * 5000}]}, 400, "messages"),
         ({"top_logprobs": 2}, 400, "top_logprobs"),

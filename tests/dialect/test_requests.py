@@ -79,7 +79,6 @@ def test_depth_and_nul_characters_are_refused_with_their_place():
         ({"truncation": "auto"}, "truncation"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"reasoning": "high"}, "reasoning.effort"),
-        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"prompt": {"id": "persona_default", "version": "2"}}, "prompt.version"),
         ({"input": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "input[0].tool_calls"),
     ],
@@ -97,7 +96,6 @@ def test_known_and_unsupported_fields_of_responses_are_refused_by_name(
     [
         ({"n": 2}, "n"),
         ({"audio": {"voice": "x"}}, "audio"),
-        ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"logit_bias": {"50256": -100}}, "logit_bias"),
         ({"store": True}, "store"),
         ({"functions": [{"name": "f"}]}, "functions"),

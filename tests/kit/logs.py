@@ -66,6 +66,7 @@ ECHO = Echo(
     previous_response_id="resp_0",
     metadata={"team": "blue"},
     sampling=Sampling(temperature=0.5, top_p=0.9),
+    format=None,
     limits=Limits(max_output_tokens=16),
     store=True,
     generate=True,

@@ -19,6 +19,7 @@ from app.events import LogEvent, Problem, ResponseEnded, TextDone
 from app.people.accounts import Principal
 from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.exchange import DialectRequest, Exchange, begin, json_answer
+from app.routes.openai.formats import IN_COMPLETIONS, IN_RESPONSES
 from app.routes.openai.requests import completion_create, read_document
 from app.routes.openai.schema import Chunk, Completion, CompletionCreate, Model, ModelList
 from app.routes.openai.turns import MODEL_HERE, completion_turn, wants_padding
@@ -26,6 +27,8 @@ from app.routes.problems import DialectFailure, dialect_error
 from app.routes.published.told import EVENT_STREAM, JSON, Sent, told
 from engine.api import Engine, ModelCard
 
+_FIELDS = {"input": "messages", "format": IN_COMPLETIONS, IN_RESPONSES: IN_COMPLETIONS}
+"""What a turn's parts are called here."""
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -80,11 +83,11 @@ def _model(card: ModelCard) -> Model:
 
 
 async def _begin(supervisor: Supervisor, principal: Principal, turn: TurnRequest) -> Exchange:
-    """Here the turn's input is called `messages`."""
+    """Here the turn's input is called `messages`, and its schema lies elsewhere."""
     try:
         return await begin(supervisor, principal, turn)
     except InvalidRequest as error:
-        error.field = "messages" if error.field == "input" else error.field
+        error.field = _FIELDS.get(error.field or "", error.field)
         raise
 
 
@@ -126,7 +129,7 @@ def _failure(problem: Problem) -> AppError:
     """A failed response as the error of its request."""
     kind: type[AppError]
     match problem.code:
-        case "context_length_exceeded" | "invalid_prompt":
+        case "context_length_exceeded" | "invalid_prompt" | "invalid_json_schema":
             kind = InvalidRequest
         case "rate_limit_exceeded":
             kind = TooMany
@@ -135,6 +138,6 @@ def _failure(problem: Problem) -> AppError:
     return kind(
         problem.message,
         code=problem.code,
-        field=problem.field and "messages",
+        field=problem.field and _FIELDS.get(problem.field, problem.field),
         retry_after_s=problem.retry_after_s,
     )

@@ -20,6 +20,7 @@ from app.chat.supervisor import Supervisor
 from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved
 from app.events import LogEvent
 from app.people.accounts import Principal
+from app.routes.openai.formats import IN_RESPONSES, name_the_schema
 
 DialectRequest = Request[Principal, Any, Any]
 Result = TypeVar("Result")
@@ -71,6 +72,9 @@ async def begin(supervisor: Supervisor, principal: Principal, turn: TurnRequest)
             code="turn_in_progress",
             field="conversation",
         ) from error
+    except InvalidRequest as error:
+        name_the_schema(error, IN_RESPONSES)
+        raise
     log = await supervisor.log(principal, accepted.response.id)
     return Exchange(supervisor, principal, log, stored=turn.store)
 

@@ -14,6 +14,7 @@ from app.errors import NotFound
 from app.events import MessageView, ResponseStatus, ResponseView
 from app.routes.openai import schema
 from app.routes.openai.events import DeltaEvent
+from app.routes.openai.formats import told
 from app.routes.openai.schema import Echo
 from engine.api import Role, TokenLogprob, TokenLogprobs
 
@@ -113,6 +114,7 @@ def response_object(
         top_logprobs=echo.sampling.logprobs or 0,
         usage=usage(response),
         receipt=response.receipt,
+        text=schema.TextConfig(format=told(echo.format)),
     )
 
 
@@ -132,6 +134,7 @@ def stored_echo(stored: StoredResponse) -> Echo:
         metadata=stored.asked.metadata,
         sampling=stored.asked.sampling,
         limits=stored.asked.limits,
+        format=stored.asked.format,
         store=stored.store,
         generate=stored.asked.generate,
     )

@@ -26,9 +26,8 @@ Document = dict[str, object]
 Request = TypeVar("Request", bound=msgspec.Struct)
 
 MAX_DEPTH = 32
-"""Levels of arrays and objects in a request; the deepest that is of use has five."""
+"""Levels of arrays and objects in a request; the deepest that is of use is a schema's."""
 
-_PLAIN_TEXT: Document = {"type": "text"}
 _INCLUDABLE = {
     "file_search_call.results",
     "web_search_call.results",
@@ -63,7 +62,6 @@ UNSUPPORTED_ON_RESPONSES: Unsupported = {
     "reasoning.effort": ("none",),
     "reasoning.generate_summary": (),
     "reasoning.summary": (),
-    "text.format": (_PLAIN_TEXT,),
     "text.verbosity": ("medium",),
     "truncation": ("disabled",),
 }
@@ -77,7 +75,6 @@ UNSUPPORTED_ON_COMPLETIONS: Unsupported = {
     "n": (1,),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "response_format": (_PLAIN_TEXT,),
     "store": (False,),
     "verbosity": ("medium",),
     "web_search_options": (),

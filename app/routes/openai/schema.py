@@ -5,12 +5,12 @@ plus our few extensions (`Knobs`, `ResponseObject.receipt`). What the dialect kn
 does not do is no field here: `requests.py` refuses it by name; unknown fields are ignored.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.chat.ledger import CacheAsked
+from app.chat.ledger import AnswerFormat, CacheAsked
 from engine.api import Limits, Receipt, Sampling
 
 # ---------------------------------------------------------------- what clients send
@@ -18,6 +18,7 @@ from engine.api import Limits, Receipt, Sampling
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+FormatType = Literal["text", "json_object", "json_schema"]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
@@ -90,6 +91,32 @@ class ConversationRef(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[str, Meta(max_length=128)]
 
 
+class SchemaAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """A schema by its name; `strict` refuses what of it cannot be held to."""
+
+    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FormatAsked(SchemaAsked, frozen=True, kw_only=True):
+    """`text.format`; what is a schema's own stands beside the type."""
+
+    type: FormatType = "text"
+
+
+class TextAsked(msgspec.Struct, frozen=True, kw_only=True):
+    format: FormatAsked | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """`response_format` of chat completions."""
+
+    type: FormatType = "text"
+    json_schema: SchemaAsked | None = None
+
+
 class ResponseCreate(Knobs, frozen=True, kw_only=True):
     """The body of `POST /v1/responses`, and the `response.create` event of the socket."""
 
@@ -100,6 +127,7 @@ class ResponseCreate(Knobs, frozen=True, kw_only=True):
     prompt: PromptReference | None = None
     max_output_tokens: Count | None = None
     include: tuple[str, ...] | None = None
+    text: TextAsked | None = None
     store: bool | None = None
     background: bool | None = None
     generate: bool | None = None
@@ -118,6 +146,7 @@ class CompletionCreate(Knobs, frozen=True, kw_only=True):
 
     messages: tuple[InputMessage, ...]
     logprobs: bool | None = None
+    response_format: ResponseFormat | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
 
@@ -150,6 +179,7 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str]
     sampling: Sampling
     limits: Limits
+    format: AnswerFormat | None
     store: bool
     generate: bool
 
@@ -230,12 +260,27 @@ class IncompleteDetails(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class TextFormat(msgspec.Struct, frozen=True, kw_only=True):
-    type: Literal["text"] = "text"
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    pass
+
+
+class JsonObjectFormat(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="json_object"
+):
+    pass
+
+
+class JsonSchemaFormat(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"
+):
+    name: str
+    description: str | None
+    schema: msgspec.Raw
+    strict: bool | None
 
 
 class TextConfig(msgspec.Struct, frozen=True, kw_only=True):
-    format: TextFormat = TextFormat()
+    format: TextFormat | JsonObjectFormat | JsonSchemaFormat = TextFormat()
 
 
 class CacheApplied(msgspec.Struct, frozen=True, kw_only=True):

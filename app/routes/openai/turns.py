@@ -12,6 +12,7 @@ from app.chat.ledger import Act, CacheAsked
 from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
 from app.ids import ConversationId, ItemId, PersonaId, ResponseId
+from app.routes.openai.formats import response_format, text_format
 from app.routes.openai.requests import missing, not_supported
 from app.routes.openai.schema import (
     CompletionCreate,
@@ -56,6 +57,7 @@ def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
         cache=cache(asked),
         sampling=sampling(asked, (asked.top_logprobs or 0) if wants_logprobs else None),
         limits=limits(asked, asked.max_output_tokens),
+        format=text_format(asked.text),
         generate=generate,
         store=asked.store is not False,
         origin=Origin.API,
@@ -79,6 +81,7 @@ def completion_turn(asked: CompletionCreate, model: str) -> TurnRequest:
         cache=cache(asked),
         sampling=sampling(asked, (asked.top_logprobs or 0) if asked.logprobs else None),
         limits=limits(asked, most),
+        format=response_format(asked.response_format),
         store=False,
         origin=Origin.API,
     )
@@ -107,6 +110,7 @@ def echo(turn: TurnRequest) -> Echo:
         metadata=turn.metadata,
         sampling=turn.sampling,
         limits=turn.limits,
+        format=turn.format,
         store=turn.store,
         generate=turn.generate,
     )
