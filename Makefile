@@ -14,7 +14,7 @@ NPM_IN := PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --no-update-no
 NPM := $(NPM_IN) web
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help run install page migrate check test bench format lock golden python chromium nginx compiler
+.PHONY: help run install page migrate check test contract bench format lock golden python chromium nginx compiler
 .DEFAULT_GOAL := help
 
 help: ## What can be made.
@@ -109,6 +109,9 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 test: chromium nginx compiler tests/dialect/ts/node_modules/.package-lock.json check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+contract: .venv/tested ## Ask a server all that its OpenAPI document allows and forbids: half an hour. CONTRACT=--examples=9
+	$(PY) -m tests.kit.contract $(CONTRACT)
 
 .venv/benched: pyproject.toml | .venv/tested
 	$(call say,Installing what the benchmarks draw with: matplotlib; about 60 MB)

@@ -1,6 +1,7 @@
 """The OpenAPI document says what the server does: of every route, in every answer."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from app.asgi import create_app
 from app.routes.published.openapi import document
 from app.routes.published.shapes import Shapes
 from app.settings import Settings
+from tests.kit import contract
 from tests.kit.echo import EchoEngine
 from tests.kit.peers import open_engine
 from tests.kit.serving import Serving, serving
@@ -84,6 +86,13 @@ def test_a_limit_is_published_as_it_is_enforced(published: dict[str, Any]):
     assert schemas["ConversationView"]["properties"]["created_at"]["description"] == (
         "In seconds since 1970, UTC."
     )
+
+
+def test_no_request_brings_the_server_to_say_what_its_document_does_not(
+    tmp_path: Path, database_url: str
+):
+    with serving(tmp_path, contract.open_engine, database_url=database_url) as house:
+        assert not contract.ask(house, examples=4)
 
 
 def test_two_structs_of_one_name_are_an_error():
