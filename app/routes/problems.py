@@ -15,7 +15,11 @@ from typing import Any
 import msgspec
 import structlog
 from litestar import MediaType, Request, Response, WebSocket
-from litestar.exceptions import HTTPException, WebSocketDisconnect
+from litestar.exceptions import (
+    HTTPException,
+    MethodNotAllowedException,
+    WebSocketDisconnect,
+)
 
 from app.errors import (
     AppError,
@@ -272,8 +276,19 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
     found = as_app_error(error)
     content, media_type = body(found, request.url.path, request_id_of(request.scope))
     return Response(
-        content, status_code=found.status, media_type=media_type, headers=headers(found)
+        content,
+        status_code=found.status,
+        media_type=media_type,
+        headers=headers(found) | _allowed(error),
     )
+
+
+def _allowed(error: Exception) -> dict[str, str]:
+    """Which methods there are, where it was another (RFC 9110, 15.5.6)."""
+    if not isinstance(error, MethodNotAllowedException):
+        return {}
+    listed = (error.headers or {}).get("allow", "").split(", ")
+    return {"allow": ", ".join(one for one in listed if one.isupper())}
 
 
 def request_id_of(scope: Mapping[str, Any]) -> str:
