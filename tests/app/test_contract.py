@@ -91,7 +91,7 @@ def test_a_limit_is_published_as_it_is_enforced(published: dict[str, Any]):
 def test_no_request_brings_the_server_to_say_what_its_document_does_not(
     tmp_path: Path, database_url: str
 ):
-    with serving(tmp_path, contract.open_engine, database_url=database_url) as house:
+    with serving(tmp_path, open_engine, database_url=database_url) as house:
         assert not contract.ask(house, examples=4)
 
 
