@@ -12,7 +12,7 @@ from http import HTTPStatus
 from importlib.metadata import version
 from inspect import cleandoc
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Optional, get_args
 
 import msgspec
 from litestar import Response
@@ -208,17 +208,16 @@ def _security(path: str, method: str, handler: HTTPRouteHandler) -> list[Schema]
 
 
 def _bounded(field: FieldDefinition) -> Any:
-    """A parameter's type with its limits; what is not sent has no type."""
-    kind = field.annotation
-    if field.is_optional:
-        sent = (one for one in get_args(kind) if one is not NoneType)
-        kind = functools.reduce(operator.or_, sent)
+    """A parameter's type with its limits. What may be left out may be `null`: it is read as nothing."""
     limits = {
         name: value
         for name in _CONSTRAINTS
         if (value := getattr(field.kwarg_definition, name)) is not None
     }
-    return Annotated[kind, msgspec.Meta(**limits)] if limits else kind
+    kinds = get_args(field.annotation) if field.is_optional else (field.annotation,)
+    kind = functools.reduce(operator.or_, (one for one in kinds if one is not NoneType))
+    bounded = Annotated[kind, msgspec.Meta(**limits)] if limits else kind
+    return Optional[bounded] if field.is_optional else bounded  # noqa: UP045  it is no type by itself
 
 
 def _empty(field: FieldDefinition) -> tuple[Any, ...]:
