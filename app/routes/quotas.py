@@ -11,6 +11,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from app.db.types import QuotaKind
 from app.ids import GroupId, UserId
 from app.people.accounts import Accounts, Principal
+from app.people.audit import Audit
 from app.people.groups import Groups
 from app.people.quotas import Quota, Quotas, today
 from app.people.usage import DayOfUse, Usage, Used
@@ -46,8 +47,11 @@ async def user_usage(
     accounts: NamedDependency[Accounts],
     usage: NamedDependency[Usage],
     days: Days = 30,
+    *,
+    audit: NamedDependency[Audit],
 ) -> UsageView:
     found = await accounts.account(UserId(user_id))
+    await audit.look("usage", found.id)
     return await _usage(usage, found.id, days)
 
 

@@ -71,33 +71,47 @@ async def listening(
             (program, "POST", "/v1/responses", {**ASKED, "stream": True}),
             (program, "POST", "/v1/chat/completions", {**CHAT, "stream": True}),
             (program, "POST", "/v1/responses", ASKED),
+            (who.client, "GET", "/api/events", None),
         ]
 
         def is_theirs(turn: Turn) -> bool:
             return turn.response.user_id == who.user_id
 
         tasks = [group.create_task(hear(*one)) for one in asked]
-        live = house.service.supervisor._live
-        await until(house, lambda: sum(is_theirs(one) for one in live.values()) == len(asked))
+        live, seats = house.service.supervisor._live, house.service.gate._seats
+        await until(house, lambda: sum(is_theirs(one) for one in live.values()) == 4)
+        await until(house, lambda: who.user_id in seats)
         yield tasks
         house.call(engine_of(house).release)
 
 
 @pytest.mark.row("live revocation")
-@pytest.mark.parametrize("way", [revoke_the_key, revoke_beside_the_server, move, remove])
+@pytest.mark.parametrize("way", [revoke_the_key, revoke_beside_the_server, move])
 async def test_streams_and_who_waits_are_cut_off_within_a_second(house: Serving, way: Way):
     async with somebody(house) as who, listening(who, house) as tasks:
         await way(house, who)
         async with asyncio.timeout(CUT_S):
-            page, events, chunks, whole = await asyncio.gather(*tasks)
+            page, events, chunks, whole, changes = await asyncio.gather(*tasks)
 
-    assert page[0] == events[0] == chunks[0] == 200
-    said = [json.loads(body.rpartition(b"data: ")[2]) for _, body in (page, events, chunks)]
+    assert page[0] == events[0] == chunks[0] == changes[0] == 200
+    ends = page, events, chunks, changes
+    said = [json.loads(body.rpartition(b"data: ")[2]) for _, body in ends]
     assert said[0]["type"] == said[1]["type"] == "error"
-    refused = {said[0]["error"]["code"], said[1]["code"], said[2]["error"]["code"]}
+    refused = {said[1]["code"], *(said[place]["error"]["code"] for place in (0, 2, 3))}
     assert refused <= {"unauthenticated", "invalid_api_key", "forbidden"}, said
     assert whole[0] in (401, 403)
     assert json.loads(whole[1])["error"]["code"] in refused
+
+
+@pytest.mark.row("live revocation")
+async def test_whatever_is_answered_ends_when_who_asked_is_removed(house: Serving):
+    """What is being written for them is stopped at the same time: a stream may end as one does."""
+    async with somebody(house) as who, listening(who, house) as tasks:
+        await remove(house, who)
+        async with asyncio.timeout(CUT_S):
+            answers = await asyncio.gather(*tasks)
+
+    assert [status for status, _ in answers[:3]] == [200] * 3
 
 
 async def test_what_does_not_concern_who_asked_cuts_nothing(house: Serving):
@@ -106,7 +120,9 @@ async def test_what_does_not_concern_who_asked_cuts_nothing(house: Serving):
         await done(await who.client.post("/api/keys", json={"name": "one more"}))
         house.call(engine_of(house).release)
         async with asyncio.timeout(30):
-            answers = await asyncio.gather(*tasks)
+            answers = await asyncio.gather(*tasks[:4])
+        assert not tasks[4].done()
+        await done(await who.client.post("/api/logout"))
 
     assert [status for status, _ in answers] == [200] * 4
     assert all(b'"code"' not in body.rpartition(b"data: ")[2] for _, body in answers[:3])

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 
+import httpx
 import msgspec
 import pytest
 from websockets.asyncio.client import connect
@@ -272,9 +273,11 @@ async def test_fifty_messages_at_once_over_real_connections_never_exceed_a_quota
     async with somebody(house) as who:
         await set_quota(house, who, QuotaKind.REQUESTS, 7)
         asked = {"model": "echo", "input": "Go on"}
-        answers = await asyncio.gather(
-            *(who.ask("POST", "/v1/responses", json=asked) for _ in range(50))
-        )
+        headers = {"authorization": f"Bearer {who.key.key}"}
+        async with httpx.AsyncClient(base_url=house.url, headers=headers, timeout=60) as program:
+            answers = await asyncio.gather(
+                *(program.post("/responses", json=asked) for _ in range(50))
+            )
         mine = await done(await who.client.get("/api/account/usage"))
 
     assert sorted(answer.status_code for answer in answers) == [200] * 7 + [429] * 43
@@ -303,9 +306,13 @@ async def test_administrators_set_and_lift_quotas_of_users_and_groups(house: Ser
             await admin.client.get("/api/groups/group_no/quotas"),
             await who.client.put(f"{user}/quotas/sockets", json={"allowed": None}),
         ]
+        asked = {"subject_id": who.user_id}
+        log = (await done(await admin.client.get("/api/admin/audit", params=asked)))["items"]
 
     assert own == [{"kind": "tokens_per_day", "allowed": None}]
     assert theirs == [{"kind": "tokens_per_day", "allowed": 5}]
     tokens = next(one for one in used if one["kind"] == "tokens_per_day")
     assert (tokens["allowed"], tokens["source"], tokens["group_id"]) == (5, "group", team)
     assert [answer.status_code for answer in refused] == [404, 400, 400, 404, 404, 403]
+    acts = [one["act"] for one in log if one["actor_id"] == admin.user_id]
+    assert acts == ["figures.look", "quota.lifted", "quota.set", "group.joined"]
