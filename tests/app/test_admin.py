@@ -1,5 +1,6 @@
 """Figures for administrators and auditors over a real server, on both databases; and for nobody else."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,11 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
+from app.chat.board import Board
 from app.chat.overview import prefix_tree
+from app.chat.watching import Watching
 from app.db.types import AccountRole
 from engine.api import MissReason
+from engine.figures import CacheChange
 from engine.kv.tiers import TierSizes
 from tests.kit.desk import Desk, config
+from tests.kit.echo import EchoEngine
 from tests.kit.peers import engine_of
 from tests.kit.server import Server
 from tests.kit.serving import Serving
@@ -172,6 +177,25 @@ async def test_what_happens_in_the_cache_is_streamed_as_sums_after_a_snapshot(ho
     assert change["sequence_number"] > first["sequence_number"]
     assert change["blocks"]["cached"] > 0 and not change["missed"]
     assert ann.user_id not in str(change), "whose it was is not told"
+
+
+async def test_where_an_event_is_missing_the_stream_says_so():
+    engine, board = EchoEngine(), Board()
+    watching = Watching(engine, board)
+    async with watching.running():
+        with watching.tally() as tally:
+            taking = asyncio.create_task(tally.take())
+            while not taking.done():
+                engine.note(CacheChange.PUBLISHED, 1)
+                await asyncio.sleep(0)
+            whole = await taking
+            engine.note(CacheChange.EVICTED, 1, missing=1)
+            gap = await tally.take()
+            while gap.changes[-1].kind is not CacheChange.EVICTED:
+                gap = await tally.take()
+
+    assert whole.changes[0].kind is CacheChange.PUBLISHED and not whole.missed
+    assert gap.missed and gap.sequence_number > whole.sequence_number
 
 
 async def test_health_tells_of_engine_process_and_database(house: Serving):

@@ -115,6 +115,22 @@ async def test_who_comes_by_an_invitation_is_told_as_a_stranger(house: Serving):
     assert rows[1]["details"] == {"invitation_id": made["view"]["id"]}
 
 
+@pytest.mark.row("login")
+async def test_a_wrong_password_is_told_with_whose_it_was_to_be_and_where_it_came_from(
+    house: Serving,
+):
+    async with boss(house) as admin, somebody(house) as ann:
+        wrong = {"email": ann.email, "password": "a wrong word"}
+        refused = await ann.client.post("/api/login", json=wrong)
+        rows = await told(admin.client, act="login.failed", subject_id=ann.user_id)
+
+    assert refused.status_code == 401
+    assert [(row["door"], row["actor_id"], row["details"]) for row in rows] == [
+        ("stranger", None, {"address": "127.0.0.1"})
+    ]
+    assert rows[0]["request_id"] == refused.headers["x-request-id"]
+
+
 async def test_who_looks_at_figures_of_others_is_told_once_in_a_while(empty_house: Serving):
     async with boss(empty_house) as admin, somebody(empty_house, AccountRole.AUDITOR) as auditor:
         for who in (admin, auditor, auditor):

@@ -114,6 +114,7 @@ class EchoEngine:
         self._cached: dict[tuple[OwnerId, SessionId], int] = {}
         self._parked: dict[tuple[OwnerId, SessionId], int] = {}
         self._events: list[CacheEvent] = []
+        self._numbered = 0
         self._changed = asyncio.Event()
 
     # ------------------------------------------------------------ the test's hand
@@ -223,7 +224,7 @@ class EchoEngine:
         published = job.zones[-1].scope.startswith(OPERATOR_SCOPE)
         if job.session_id is not None and not published:
             self._cached[job.owner_id, job.session_id] = len(self._seen[-1])
-            self._note(CacheChange.PUBLISHED, len(self._seen[-1]))
+            self.note(CacheChange.PUBLISHED, len(self._seen[-1]))
         seam = Seam.STOPPED if token_ids[-1:] == (END,) else Seam.CUT
         prompt = len(job.token_ids)
         miss_reason, differs_at = self.misses.popleft() if self.misses else (None, None)
@@ -288,10 +289,12 @@ class EchoEngine:
                 self._cached[key] = self._parked.pop(key)
             case _:
                 return
-        self._note(CacheChange.LEASED, 0)
+        self.note(CacheChange.LEASED, 0)
 
-    def _note(self, kind: CacheChange, tokens: int) -> None:
-        number = len(self._events) + 1
+    def note(self, kind: CacheChange, tokens: int, *, missing: int = 0) -> None:
+        """Something happened in the cache; so many events before it are not told."""
+        self._numbered += 1 + missing
+        number = self._numbered
         self._events.append(
             CacheEvent(
                 sequence_number=number, kind=kind, scope=None, tokens=tokens, blocks=self._blocks()
@@ -311,7 +314,7 @@ class EchoEngine:
     async def snapshot(self, *, tree: bool = True) -> CacheSnapshot:
         keys = sorted({**self._cached, **self._parked})
         return CacheSnapshot(
-            sequence_number=len(self._events),
+            sequence_number=self._numbered,
             blocks=self._blocks(),
             pinned_blocks={},
             tiers=(),
@@ -351,7 +354,7 @@ class EchoEngine:
     async def watch(self, after: int) -> AsyncIterator[CacheEvent]:
         while True:
             changed = self._changed
-            for event in self._events[after:]:
+            for event in [one for one in self._events if one.sequence_number > after]:
                 after = event.sequence_number
                 yield event
             await changed.wait()
