@@ -14,7 +14,7 @@ NPM_IN := PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --no-update-no
 NPM := $(NPM_IN) web
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help run install page migrate check test contract bench format lock golden python chromium nginx compiler
+.PHONY: help run install page migrate check test contract bench format lock golden python chromium nginx compiler provider
 .DEFAULT_GOAL := help
 
 help: ## What can be made.
@@ -88,6 +88,13 @@ nginx:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nginx-light; \
 	else echo 'The tests of the proxy need nginx. On Debian: apt-get install nginx-light'; exit 1; fi
 
+provider: tests/kit/oidc/node_modules/.package-lock.json
+
+tests/kit/oidc/node_modules/.package-lock.json: tests/kit/oidc/package-lock.json | .venv/installed
+	$(call say,Installing an OpenID provider for the tests of signing in: about 4 MB)
+	@$(NPM_IN) tests/kit/oidc ci
+	@touch $@
+
 compiler:
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -106,7 +113,7 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 	@git ls-files 'web/src' | grep -v generated | xargs cat | wc -l | sed 's/^/lines of web: /'
 
 # Two files at a time, one torch thread each: threads that spin for each other's core are far slower.
-test: chromium nginx compiler tests/dialect/ts/node_modules/.package-lock.json check ## Everything a change must pass; installs what it needs and says so.
+test: chromium nginx compiler provider tests/dialect/ts/node_modules/.package-lock.json check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 

@@ -8,6 +8,7 @@ UserId = NewType("UserId", str)
 LoginId = NewType("LoginId", str)
 KeyId = NewType("KeyId", str)
 InvitationId = NewType("InvitationId", str)
+IdentityId = NewType("IdentityId", str)
 GroupId = NewType("GroupId", str)
 ItemId = NewType("ItemId", str)
 """Of whatever the library holds."""
@@ -41,6 +42,10 @@ def new_key_id() -> KeyId:
 
 def new_invitation_id() -> InvitationId:
     return InvitationId(f"invite_{_stamp()}")
+
+
+def new_identity_id() -> IdentityId:
+    return IdentityId(f"identity_{_stamp()}")
 
 
 def new_group_id() -> GroupId:

@@ -15,6 +15,9 @@ SHORTEST_API_KEY = 20
 
 _DATABASES = r"^(sqlite(\+aiosqlite)?:///.+|postgres(ql|ql\+asyncpg)?://.+)"
 _ADDRESS = r"^[^@\s]+@[^@\s]+$"
+_ISSUER = r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])([:/]|$))[^\s?#]*$"
+"""What it says decides who comes in, so it is not asked over a network in plain text."""
+_DOMAINS = r"^(\*|[^\s@,*]+(\s*,\s*[^\s@,*]+)*)$"
 
 
 def about(
@@ -281,5 +284,51 @@ OwnApiKey = Annotated[
         fix=f"use {SHORTEST_API_KEY} or more characters without spaces",
         default="none",
         pattern=rf"^\S{{{SHORTEST_API_KEY},}}$",
+    ),
+]
+OidcIssuer = Annotated[
+    str,
+    about(
+        "OpenID provider by which people may sign in, exactly as it names itself.",
+        fix="use the provider's https address, without /.well-known/...",
+        default="none",
+        pattern=_ISSUER,
+    ),
+]
+OidcClientId = Annotated[
+    str,
+    about(
+        "What the provider calls Keepwarm.",
+        fix="use the client id that the provider gave",
+        default="none",
+        pattern=r"^\S+$",
+    ),
+]
+OidcClientSecret = Annotated[
+    str,
+    about(
+        "Secret that the provider gave with it.",
+        fix="use the client secret that the provider gave",
+        default="none",
+        min_length=1,
+    ),
+]
+OidcName = Annotated[
+    str,
+    about(
+        "What the provider is called on the button: Sign in with ...",
+        fix="use 1 to 40 characters",
+        min_length=1,
+        max_length=40,
+    ),
+]
+OidcDomains = Annotated[
+    str,
+    about(
+        "E-mail domains, separated by commas, whose people get an account when they first come by "
+        "the provider; `*` for everybody whom it lets in. Without it only who is invited does.",
+        fix="use domains such as example.org,example.com or *",
+        default="none",
+        pattern=_DOMAINS,
     ),
 ]

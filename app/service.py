@@ -39,10 +39,13 @@ from app.people.groups import Groups
 from app.people.invitations import Invitations
 from app.people.keys import Keys
 from app.people.logins import Logins
+from app.people.oidc import Oidc
+from app.people.provider import Provider
 from app.people.quotas import Defaults, Quotas
 from app.people.rights import Rights
 from app.people.usage import Usage
 from app.routes.gate import Gate
+from app.routes.oidc import CALLBACK
 from app.settings import Settings
 from engine.api import Engine
 
@@ -60,6 +63,13 @@ class Service:
         self.accounts = Accounts(self.db)
         self.logins = Logins(self.db, self.accounts)
         self.invitations = Invitations(self.db, self.accounts)
+        self.oidc = Oidc(
+            self.db,
+            self.logins,
+            self.invitations,
+            provider=_provider(settings),
+            domains=settings.oidc_domains,
+        )
         self.groups = Groups(self.db)
         self.keys = Keys(self.db, self.accounts)
         self.hub = Hub()
@@ -94,7 +104,7 @@ class Service:
     async def running(self, _: Litestar) -> AsyncIterator[None]:
         """The app's lifespan. Raises `WrongRevision` before anything is touched."""
         await check_revision(self.settings.database_url)
-        async with contextlib.aclosing(self.db):
+        async with contextlib.aclosing(self.db), contextlib.aclosing(self.oidc):
             await self._let_in_the_first()
             await self.library.ensure_default()
             async with (
@@ -148,6 +158,14 @@ def default_quotas(settings: Settings) -> Defaults:
         QuotaKind.STORED: settings.stored_per_user_bytes,
         QuotaKind.KEPT_WARM: settings.kept_warm_per_user_bytes,
     }
+
+
+def _provider(settings: Settings) -> Provider | None:
+    issuer, client_id = settings.oidc_issuer, settings.oidc_client_id
+    if issuer is None or client_id is None or settings.oidc_client_secret is None:
+        return None
+    callback_url = settings.public_url + CALLBACK
+    return Provider(issuer, client_id, settings.oidc_client_secret, callback_url)
 
 
 def _always(part: object) -> Provide:

@@ -30,6 +30,11 @@ from app.options import (
     Kernels,
     KvMemory,
     Model,
+    OidcClientId,
+    OidcClientSecret,
+    OidcDomains,
+    OidcIssuer,
+    OidcName,
     OwnApiKey,
     ParkDisk,
     ParkMemory,
@@ -54,6 +59,12 @@ PREFIX = "KEEPWARM_"
 IGNORED = "KEEPWARM_BENCH_"
 """The benchmarks' own."""
 
+_HIDDEN = ("admin_password", "api_key", "oidc_client_secret")
+_TOGETHER = (
+    ("KEEPWARM_ADMIN_EMAIL", "KEEPWARM_ADMIN_PASSWORD"),
+    ("KEEPWARM_OIDC_ISSUER", "KEEPWARM_OIDC_CLIENT_ID", "KEEPWARM_OIDC_CLIENT_SECRET"),
+)
+"""All of these or none."""
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -93,6 +104,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kept_warm_per_user_bytes: KeptWarmPerUser | None = None
     sockets_per_address: SocketsPerAddress = 512
     traces_url: TracesUrl | None = None
+    oidc_issuer: OidcIssuer | None = None
+    oidc_client_id: OidcClientId | None = None
+    oidc_client_secret: OidcClientSecret | None = None
+    oidc_name: OidcName = "single sign-on"
+    oidc_domains: OidcDomains | None = None
 
     def __post_init__(self) -> None:
         if not self.public_url:
@@ -171,7 +187,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(value, self.kind, strict=False)
 
     def shown(self, value: object) -> str:
-        if value is not None and self.field in ("admin_password", "api_key"):
+        if value is not None and self.field in _HIDDEN:
             return "(hidden)"
         return re.sub(r"(://[^:/@]*:).*@", r"\1***@", repr(value))
 
@@ -218,11 +234,13 @@ def _unknown(name: str) -> Fault:
 
 
 def _unpaired(given: Mapping[str, str]) -> list[Fault]:
-    pair = ("KEEPWARM_ADMIN_EMAIL", "KEEPWARM_ADMIN_PASSWORD")
-    missing = [name for name in pair if name not in given]
-    if len(missing) != 1:
-        return []
-    return [Fault(variable=missing[0], value="not set", fix=f"set both {' and '.join(pair)}")]
+    faults = []
+    for names in _TOGETHER:
+        missing = [name for name in names if name not in given]
+        if len(missing) < len(names):
+            fix = f"set {', '.join(names[:-1])} and {names[-1]} together"
+            faults += [Fault(variable=name, value="not set", fix=fix) for name in missing]
+    return faults
 
 
 def _read_bytes(text: str) -> int:

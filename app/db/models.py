@@ -6,6 +6,7 @@ walk, so nothing is loaded that was not asked for.
 
 users ─┬─ logins
        ├─ user_quotas, meters ── usage_days
+       ├─ identities                                     (what an OpenID provider calls them)
        ├─ api_keys
        ├─ invitations ── invitation_groups               (the first admin's has no maker)
        ├─ group_members ── groups ── group_quotas
@@ -46,6 +47,7 @@ from app.ids import (
     ConversationId,
     DocumentId,
     GroupId,
+    IdentityId,
     InvitationId,
     ItemId,
     KeyId,
@@ -63,6 +65,7 @@ _IDS = (
     LoginId,
     KeyId,
     InvitationId,
+    IdentityId,
     GroupId,
     ItemId,
     PersonaId,
@@ -102,6 +105,22 @@ class Login(Base):
     created_at: Mapped[datetime]
     last_seen_at: Mapped[datetime]
     expires_at: Mapped[datetime]
+
+
+class Identity(Base):
+    """Somebody at an OpenID provider, who is a user here. A user may be several of them."""
+
+    __tablename__ = "identities"
+    __table_args__ = (UniqueConstraint("issuer", "subject"),)
+
+    id: Mapped[IdentityId] = mapped_column(primary_key=True)
+    user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    issuer: Mapped[str]
+    subject: Mapped[str]
+    """By which the provider knows them for good; their address may change."""
+    label: Mapped[str]
+    """What the provider called them when it was linked, so that they know it again."""
+    created_at: Mapped[datetime]
 
 
 class Departure(Base):

@@ -59,6 +59,8 @@ class AuditAct(enum.StrEnum):
     INVITATION_CREATED = "invitation.created"
     INVITATION_ACCEPTED = "invitation.accepted"
     INVITATION_REVOKED = "invitation.revoked"
+    IDENTITY_LINKED = "identity.linked"
+    IDENTITY_UNLINKED = "identity.unlinked"
     GROUP_CREATED = "group.created"
     GROUP_RENAMED = "group.renamed"
     GROUP_DELETED = "group.deleted"

@@ -30,7 +30,7 @@ from app.people.revocations import Revocations
 ADMINS = "admins"
 """The lock of whatever makes the first admin or could take away the last."""
 LONGEST_EMAIL = 254  # RFC 5321, 4.5.3.1.3, without the angle brackets
-_LONGEST_NAME = 200
+LONGEST_NAME = 200
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +93,8 @@ def normal_email(email: str) -> str:
 def normal_name(name: str) -> str:
     """In one line. Raises `InvalidRequest` for one that is empty or too long."""
     name = " ".join(name.replace("\x00", "").split())
-    if not 1 <= len(name) <= _LONGEST_NAME:
-        raise InvalidRequest(f"A name has 1 to {_LONGEST_NAME} characters.", field="name")
+    if not 1 <= len(name) <= LONGEST_NAME:
+        raise InvalidRequest(f"A name has 1 to {LONGEST_NAME} characters.", field="name")
     return name
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.base import Database, serialise
 from app.db.models import GroupMember, Invitation, InvitationGroup, User
 from app.db.types import AccountRole, AuditAct
-from app.errors import Conflict, NotFound, Unauthenticated
+from app.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from app.ids import GroupId, InvitationId, UserId, new_invitation_id
 from app.people import audit
 from app.people.accounts import ADMINS, Accounts, digest, first_admin, new_secret, normal_name
@@ -46,7 +46,7 @@ class NewInvitation(msgspec.Struct, frozen=True, kw_only=True):
 class Invitations:
     def __init__(self, db: Database, accounts: Accounts) -> None:
         self._db = db
-        self._accounts = accounts
+        self.accounts = accounts
         self._passwords = accounts.passwords
         self._now = accounts.now
 
@@ -128,19 +128,30 @@ class Invitations:
         encoded = await self._passwords.hash(password)
         async with self._db.begin() as session:
             await serialise(session, ADMINS)
-            invitation = await self._find(session, token)
-            invitation.used_at = self._now()
-            user_id = await self._accounts.add(
-                session, email=email, name=name, encoded=encoded, role=invitation.role
-            )
-            groups = select(InvitationGroup.group_id).where(
-                InvitationGroup.invitation_id == invitation.id
-            )
-            session.add_all(
-                GroupMember(group_id=one, user_id=user_id) for one in await session.scalars(groups)
-            )
-            audit.note(session, AuditAct.INVITATION_ACCEPTED, user_id, invitation_id=invitation.id)
-            return user_id
+            return await self.join(session, token, email=email, name=name, encoded=encoded)
+
+    async def join(
+        self, session: AsyncSession, token: str, *, email: str, name: str, encoded: str = ""
+    ) -> UserId:
+        """Like `accept`, in the caller's transaction, which has passed the lock.
+
+        Without a password nobody becomes the first admin: who is that must not hang on others.
+        """
+        invitation = await self._find(session, token)
+        if invitation.created_by is None and not encoded:
+            raise Forbidden("The first administrator has a password.", code="needs_password")
+        invitation.used_at = self._now()
+        user_id = await self.accounts.add(
+            session, email=email, name=name, encoded=encoded, role=invitation.role
+        )
+        groups = select(InvitationGroup.group_id).where(
+            InvitationGroup.invitation_id == invitation.id
+        )
+        session.add_all(
+            GroupMember(group_id=one, user_id=user_id) for one in await session.scalars(groups)
+        )
+        audit.note(session, AuditAct.INVITATION_ACCEPTED, user_id, invitation_id=invitation.id)
+        return user_id
 
     # ------------------------------------------------------------ the first admin
 
@@ -175,7 +186,7 @@ class Invitations:
         async with self._db.begin() as session:
             await serialise(session, ADMINS)
             await session.execute(delete(Invitation).where(Invitation.created_by.is_(None)))
-            return await first_admin(session) or await self._accounts.add(
+            return await first_admin(session) or await self.accounts.add(
                 session, email=email, name="Admin", encoded=encoded, role=AccountRole.ADMIN
             )
 

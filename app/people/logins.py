@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 
 import msgspec
 from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database
 from app.db.models import Login, User
 from app.db.types import AccountRole, AuditAct
 from app.errors import Forbidden, NotFound, TooMany, Unauthenticated
-from app.ids import LoginId, new_login_id
+from app.ids import LoginId, UserId, new_login_id
 from app.people.accounts import (
     LONGEST_EMAIL,
     Accounts,
@@ -83,7 +84,7 @@ class Logins:
             raise Unauthenticated("The address or the password is wrong.", code="bad_credentials")
         self._throttle.forget(pair)
         self._throttle.forgive(*wider)
-        return await self._open(user, password, user_agent)
+        return await self._by_password(user, password, user_agent)
 
     async def resolve(self, token: str) -> Principal:
         """Whose login this is; being used keeps it alive. Raises `Unauthenticated`."""
@@ -177,17 +178,25 @@ class Logins:
             await session.execute(delete(Login).where(*others))
         self._revocations.revoke(principal.user_id)
 
-    async def _open(self, user: User, password: str, user_agent: str) -> SignedIn:
+    async def open(
+        self, session: AsyncSession, user_id: UserId, role: AccountRole, *, user_agent: str
+    ) -> SignedIn:
+        """A new login in the caller's transaction, which has made sure whom it is for."""
         token, now = new_secret(), self._now()
         login = Login(
             id=new_login_id(),
-            user_id=user.id,
+            user_id=user_id,
             token_digest=digest(token),
             user_agent=user_agent.replace("\x00", "")[:400],
             created_at=now,
             last_seen_at=now,
             expires_at=now + IDLE,
         )
+        await session.execute(delete(Login).where(Login.expires_at <= now))
+        session.add(login)
+        return SignedIn(token=token, principal=_principal(login, role))
+
+    async def _by_password(self, user: User, password: str, user_agent: str) -> SignedIn:
         encoded = user.password_hash
         if self._passwords.is_outdated(encoded):
             encoded = await self._passwords.hash(password)
@@ -203,9 +212,7 @@ class Logins:
             role = await session.scalar(query)
             if role is None:
                 raise Unauthenticated("The account changed; try again.", code="bad_credentials")
-            await session.execute(delete(Login).where(Login.expires_at <= now))
-            session.add(login)
-        return SignedIn(token=token, principal=_principal(login, role))
+            return await self.open(session, user.id, role, user_agent=user_agent)
 
     async def _touch(self, login: Login, now: datetime) -> None:
         expires_at = min(now + IDLE, login.created_at + ABSOLUTE)

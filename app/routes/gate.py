@@ -48,9 +48,10 @@ class Hosts:
     def __init__(self, settings: Settings) -> None:
         public = urlsplit(settings.public_url)
         names = {*LOOPBACK, _bracketed(settings.host), _bracketed(public.hostname or "")}
+        self.public = _origin(public.scheme, _bracketed(public.hostname or ""), public.port)
         self.secure = public.scheme == "https"
         self._names = names
-        self._origins = {_origin(public.scheme, _bracketed(public.hostname or ""), public.port)} | {
+        self._origins = {self.public} | {
             _origin("http", name, settings.port) for name in (*LOOPBACK, _bracketed(settings.host))
         }
 
@@ -127,7 +128,9 @@ class Gate:
         self._per_address = settings.sockets_per_address
         self._addresses: dict[str, int] = {}
         self.hosts = Hosts(settings)
-        self.session_cookie = "__Host-kw_session" if self.hosts.secure else "kw_session"
+        prefix = "__Host-" if self.hosts.secure else ""
+        self.session_cookie = f"{prefix}kw_session"
+        self.errand_name = f"{prefix}kw_errand"
         self._logins = logins
         self._keys = keys
         self._seats: dict[UserId, int] = {}
@@ -300,4 +303,16 @@ class Gate:
             path="/",
             secure=self.hosts.secure,
             samesite="strict",
+        )
+
+    def errand_cookie(self, sealed: str, max_age_s: int) -> Cookie:
+        """What somebody takes along to a provider; Lax, for they come back from another site."""
+        return Cookie(
+            key=self.errand_name,
+            value=sealed,
+            path="/",
+            max_age=max_age_s,
+            httponly=True,
+            secure=self.hosts.secure,
+            samesite="lax",
         )

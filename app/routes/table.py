@@ -14,6 +14,7 @@ from app.routes import (
     files,
     health,
     library,
+    oidc,
     people,
     quotas,
     schema,
@@ -46,12 +47,14 @@ OPEN = [
 
 SIGN_IN = [
     *account.open_handlers,
+    *oidc.open_handlers,
 ]
 """`/api` for strangers: from our own page, and short."""
 
 ACCOUNT = [
     *account.handlers,
     *quotas.own_handlers,
+    *oidc.handlers,
     *health.api_handlers,
 ]
 """`/api` for whoever is signed in, from our own page."""

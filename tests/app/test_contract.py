@@ -21,7 +21,13 @@ from tests.kit.peers import open_engine
 from tests.kit.serving import Serving, serving
 
 SCHEMAS = ("openapi", "asyncapi", "events", "dialect")
-OUT_OF_IT = {"/", "/setup", "/assets", *(f"/schema/{name}.json" for name in SCHEMAS)}
+OUT_OF_IT = {
+    "/",
+    "/setup",
+    "/api/oidc/callback",
+    "/assets",
+    *(f"/schema/{name}.json" for name in SCHEMAS),
+}
 """The page itself, and what describes the rest."""
 
 

@@ -46,6 +46,11 @@ def test_every_setting_is_read_from_its_variable():
             "KEEPWARM_ADMIN_EMAIL": "root@example.org",
             "KEEPWARM_ADMIN_PASSWORD": "12345678901",
             "KEEPWARM_API_KEY": "k" * 20,
+            "KEEPWARM_OIDC_ISSUER": "http://localhost:3000/",
+            "KEEPWARM_OIDC_CLIENT_ID": "keepwarm",
+            "KEEPWARM_OIDC_CLIENT_SECRET": "hush",
+            "KEEPWARM_OIDC_NAME": "Our House",
+            "KEEPWARM_OIDC_DOMAINS": "example.org, example.com",
         }
     )
 
@@ -69,7 +74,18 @@ def test_every_setting_is_read_from_its_variable():
         admin_email="root@example.org",
         admin_password="12345678901",
         api_key="k" * 20,
+        oidc_issuer="http://localhost:3000/",
+        oidc_client_id="keepwarm",
+        oidc_client_secret="hush",
+        oidc_name="Our House",
+        oidc_domains="example.org, example.com",
     )
+    assert "hush" not in repr(settings)
+
+
+@pytest.mark.parametrize("issuer", ["http://id.example.org", "http://localhost.evil.example", "id"])
+def test_a_provider_is_not_asked_in_plain_text_over_a_network(issuer: str):
+    assert "https" in faults(OIDC_ISSUER=issuer)["OIDC_ISSUER"]
 
 
 def test_all_that_is_wrong_is_told_at_once_with_the_value_and_the_fix():
@@ -139,19 +155,22 @@ def test_a_value_that_cannot_be_used_is_refused(name: str, value: str):
 def test_an_admin_needs_both_address_and_password():
     assert set(faults(ADMIN_EMAIL="root@example.org")) == {"ADMIN_PASSWORD"}
     assert set(faults(ADMIN_PASSWORD="a long password")) == {"ADMIN_EMAIL"}
+    others = {"OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"}
+    assert set(faults(OIDC_ISSUER="https://id.example.org")) == others
 
 
 def test_secrets_are_not_shown():
     settings = Settings(
         database_url="postgresql://user:se:cr/et@h/d",
         admin_email="root@example.org",
-        admin_password="secret password",
-        api_key="secret" * 4,
+        admin_password="hush password",
+        api_key="hush" * 5,
+        oidc_client_secret="hush",
     )
     refused = faults(API_KEY="secret", ADMIN_PASSWORD="secret", DATABASE_URL="x://u:secret@h")
 
     assert "se:cr" not in repr(settings)
-    assert "secret" not in repr(settings)
+    assert "hush" not in repr(settings)
     assert "user:***@h/d" in repr(settings)
     assert "secret" not in "".join(refused.values())
 

@@ -182,7 +182,7 @@ def start_server(folder: Path | None = None, port: int | None = None, **settings
             env=server_environment(folder, port, **settings),
             stdout=log,
             stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  one call of the system, no lock
+            preexec_fn=die_with_parent,  # noqa: PLW1509  one call of the system, no lock
         )
     url = settings.get("KEEPWARM_DATABASE_URL")
     server = Server(process, port, folder, database_url=url, said=said)
@@ -193,7 +193,7 @@ def start_server(folder: Path | None = None, port: int | None = None, **settings
         raise
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A test run that is killed leaves no server behind."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

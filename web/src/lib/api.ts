@@ -103,6 +103,9 @@ export const api = {
   logout: () => call<null>("POST", "/api/logout"),
   setup: (token: string, email: string, name: string, password: string) =>
     call<Account>("POST", "/api/setup", { token, email, name, password }),
+  waysIn: () => call<{ provider: string | null }>("GET", "/api/sign-in"),
+  /** Where the provider waits; `invitation` is the token of a link that is to be accepted so. */
+  leave: (invitation: string | null) => call<{ url: string }>("POST", "/api/oidc", { invitation }),
   status: () => call<ServerStatus>("GET", "/api/status"),
 
   conversations: (shelf: ShelfName, cursor: string | null) =>

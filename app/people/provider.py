@@ -1,0 +1,320 @@
+"""An OpenID provider: where it sends people to, and what it says of them, checked.
+
+Authorization code with PKCE. What the provider publishes of itself is kept for an hour, its keys are
+asked for again when it signs with another. Every question has a time and a size. It knows no account.
+"""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote_plus, urlencode, urlsplit
+
+import httpx
+import msgspec
+import structlog
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.jwk import JWKRegistry, KeySet
+
+from app.errors import Unauthenticated, Unavailable
+
+T = TypeVar("T")
+
+log = structlog.get_logger("keepwarm.provider")
+
+FRESH_S = 3600.0
+QUIET_S = 5.0
+"""After a failure, for so long nobody is made to wait for the next one."""
+PATIENCE_S = 10.0
+"""For one answer as a whole, however slowly it comes."""
+LARGEST_ANSWER = 2**20
+LEEWAY_S = 60
+"""How far two clocks may be apart."""
+LONGEST_SUBJECT = 255  # OpenID Connect Core, 2
+SCOPES = "openid email profile"
+
+# Signatures that need the provider's own key: neither "none" nor what our secret could make.
+_ALGORITHMS = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
+)
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_FORM = "application/x-www-form-urlencoded"
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True):
+    """What the provider says of somebody. Issuer and subject are who it is; the rest may change."""
+
+    issuer: str
+    subject: str
+    email: str | None
+    is_verified: bool
+    """Whether the provider knows that the address is theirs."""
+    name: str
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
+    userinfo_endpoint: str | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+    authorization_response_iss_parameter_supported: bool = False
+
+
+class _Tokens(msgspec.Struct, frozen=True):
+    id_token: str
+    access_token: str
+
+
+class _Keys(msgspec.Struct, frozen=True):
+    keys: tuple[dict[str, Any], ...]
+
+
+class Provider:
+    """Raises `Unavailable` where it cannot be asked, `Unauthenticated` where it says otherwise."""
+
+    def __init__(
+        self,
+        issuer: str,
+        client_id: str,
+        client_secret: str,
+        callback_url: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.issuer = issuer
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._callback_url = callback_url
+        self._http = httpx.AsyncClient(timeout=PATIENCE_S, follow_redirects=False)
+        self._metadata = _Kept[_Metadata](clock)
+        self._keys = _Kept[KeySet](clock)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def address(self, *, state: str, nonce: str, verifier: str) -> str:
+        """Where a browser goes to be told apart from everybody else."""
+        endpoint = (await self._known()).authorization_endpoint
+        asked = {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": self._callback_url,
+            "scope": SCOPES,
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": _challenge(verifier),
+            "code_challenge_method": "S256",
+        }
+        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
+
+    async def redeem(
+        self, code: str, *, nonce: str, verifier: str, issuer: str | None
+    ) -> Statement:
+        """What the code stands for. `issuer` is what came with it (RFC 9207)."""
+        metadata = await self._known()
+        is_named = issuer is not None or metadata.authorization_response_iss_parameter_supported
+        if is_named and issuer != self.issuer:
+            raise _refused("It came from another provider than it was asked of.")
+        tokens = await self._exchange(metadata, code, verifier)
+        claims = await self._verified(metadata, tokens.id_token, nonce)
+        return self._statement(await self._told(metadata, tokens.access_token, claims) | claims)
+
+    # ------------------------------------------------------------ what comes back for a code
+
+    async def _exchange(self, metadata: _Metadata, code: str, verifier: str) -> _Tokens:
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._callback_url,
+            "code_verifier": verifier,
+        }
+        headers = {"content-type": _FORM, "accept": "application/json"}
+        if "client_secret_basic" in metadata.token_endpoint_auth_methods_supported:
+            pair = f"{quote_plus(self._client_id)}:{quote_plus(self._client_secret)}"
+            headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        else:
+            form |= {"client_id": self._client_id, "client_secret": self._client_secret}
+        body = urlencode(form).encode()
+        return await self._ask(_Tokens, metadata.token_endpoint, body=body, headers=headers)
+
+    async def _verified(self, metadata: _Metadata, id_token: str, nonce: str) -> dict[str, Any]:
+        """The claims of an ID token that is for us, of now, and of this very sign-in."""
+        try:
+            try:
+                token = jwt.decode(id_token, await self._signers(metadata), _ALGORITHMS)
+            except InvalidKeyIdError:
+                # The token came from the provider itself, so nobody else can make us ask for more.
+                self._keys.forget()
+                token = jwt.decode(id_token, await self._signers(metadata), _ALGORITHMS)
+            jwt.JWTClaimsRegistry(
+                leeway=LEEWAY_S,
+                iss={"essential": True, "value": self.issuer},
+                aud={"essential": True, "value": self._client_id},
+                sub={"essential": True},
+                exp={"essential": True},
+                iat={"essential": True},
+                nonce={"essential": True, "value": nonce},
+            ).validate(token.claims)
+        except (JoseError, ValueError) as error:
+            raise _refused("Its answer is not one to this question.") from error
+        self._check_party(token.claims)
+        return token.claims
+
+    def _check_party(self, claims: Mapping[str, Any]) -> None:
+        """A token for several must say that we are the one it was given to."""
+        audience, party = claims["aud"], claims.get("azp")
+        is_shared = isinstance(audience, list) and audience != [self._client_id]
+        if (is_shared or party is not None) and party != self._client_id:
+            raise _refused("Its answer is for somebody else.")
+
+    async def _told(
+        self, metadata: _Metadata, access_token: str, claims: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What else the provider says, where the ID token does not hold it all."""
+        is_whole = all(claims.get(name) for name in ("email", "email_verified", "name"))
+        if is_whole or metadata.userinfo_endpoint is None:
+            return {}
+        headers = {"authorization": f"Bearer {access_token}"}
+        told = await self._ask(dict[str, Any], metadata.userinfo_endpoint, headers=headers)
+        if told.get("sub") != claims["sub"]:
+            raise _refused("It speaks of two people.")
+        return told
+
+    def _statement(self, claims: Mapping[str, Any]) -> Statement:
+        subject, email = claims["sub"], claims.get("email")
+        if len(subject) > LONGEST_SUBJECT:
+            raise _refused("It calls somebody by too long a name.")
+        email = email if isinstance(email, str) and email else None
+        names = (claims.get(name) for name in ("name", "preferred_username", "given_name"))
+        named = next((name for name in names if isinstance(name, str) and name.strip()), None)
+        return Statement(
+            issuer=self.issuer,
+            subject=subject,
+            email=email,
+            # As text is how some write it.
+            is_verified=email is not None and claims.get("email_verified") in (True, "true"),
+            name=named or (email or subject).partition("@")[0],
+        )
+
+    # ------------------------------------------------------------ what it publishes
+
+    async def _known(self) -> _Metadata:
+        return await self._metadata.get(self._discover)
+
+    async def _discover(self) -> _Metadata:
+        url = f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
+        found = await self._ask(_Metadata, url)
+        endpoints = (
+            found.authorization_endpoint,
+            found.token_endpoint,
+            found.jwks_uri,
+            found.userinfo_endpoint,
+        )
+        if found.issuer != self.issuer or not all(_is_safe(one) for one in endpoints if one):
+            raise _away("It publishes another issuer, or addresses that are not https.")
+        return found
+
+    async def _signers(self, metadata: _Metadata) -> KeySet:
+        async def fetched() -> KeySet:
+            return _key_set((await self._ask(_Keys, metadata.jwks_uri)).keys)
+
+        return await self._keys.get(fetched)
+
+    async def _ask(
+        self,
+        kind: type[T],
+        url: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                status, answer = await self._fetch(url, body, headers or {})
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise _away("It did not answer.") from error
+        if body is not None and 400 <= status < 500:
+            raise _refused("It does not know this attempt to sign in.")
+        if status != 200:
+            raise _away(f"It answered {status}.")
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _away("Its answer cannot be read.") from error
+
+    async def _fetch(
+        self, url: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        method = "GET" if body is None else "POST"
+        answer = bytearray()
+        async with self._http.stream(method, url, content=body, headers=headers) as response:
+            async for part in response.aiter_bytes():
+                answer += part
+                if len(answer) > LARGEST_ANSWER:
+                    raise _away("Its answer is too long.")
+        return response.status_code, bytes(answer)
+
+
+class _Kept(Generic[T]):
+    """One thing that is asked for when it is old; after a failure not at once again."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._value: T | None = None
+        self._until_s = -math.inf
+
+    async def get(self, ask: Callable[[], Awaitable[T]]) -> T:
+        async with self._asking:
+            if self._clock() >= self._until_s:
+                self._value, self._until_s = None, self._clock() + QUIET_S
+                self._value = await ask()
+                self._until_s = self._clock() + FRESH_S
+            if self._value is None:
+                raise _away("It did not answer a moment ago.")
+            return self._value
+
+    def forget(self) -> None:
+        self._until_s = -math.inf
+
+
+def _challenge(verifier: str) -> str:
+    digest = hashlib.sha256(verifier.encode()).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _key_set(published: Iterable[dict[str, Any]]) -> KeySet:
+    """Those that we can use: one of a kind to come does not take the others along."""
+    keys = []
+    for one in published:
+        with contextlib.suppress(JoseError, ValueError, TypeError):
+            keys.append(JWKRegistry.import_key(one))
+    return KeySet(keys)
+
+
+def _is_safe(url: str) -> bool:
+    """Whether what is sent there is read by nobody on the way."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+
+
+def _refused(why: str) -> Unauthenticated:
+    log.warning("refused what a provider says", why=why)
+    return Unauthenticated(f"The provider did not sign you in. {why}", code="sign_in_refused")
+
+
+def _away(why: str) -> Unavailable:
+    log.warning("a provider cannot be asked", why=why)
+    return Unavailable(
+        f"The provider cannot be asked right now. {why}",
+        code="provider_unavailable",
+        retry_after_s=QUIET_S,
+    )
