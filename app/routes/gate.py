@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Cookie
-from litestar.enums import ScopeType
+from litestar.enums import RequestEncodingType, ScopeType
 from litestar.handlers import BaseRouteHandler
+from litestar.params import BodyKwarg
 from litestar.types import Guard
 
 from app.db.types import AccountRole, AuditDoor, KeyScope, QuotaKind
@@ -77,6 +78,18 @@ def _bracketed(host: str) -> str:
     except ValueError:
         is_v6 = False
     return f"[{host}]" if is_v6 else host.lower()
+
+
+def _takes_json(connection: Connection) -> bool:
+    field = connection.route_handler.parsed_data_field
+    given = field.kwarg_definition if field else None
+    return isinstance(given, BodyKwarg) and given.media_type is RequestEncodingType.JSON
+
+
+def _is_json(connection: Connection) -> bool:
+    """A form of another site is text or a form: a browser asks before it sends JSON elsewhere."""
+    kind, _, _ = connection.headers.get("content-type", "").partition(";")
+    return kind.strip().lower() == "application/json"
 
 
 def _name(host: str) -> str:
@@ -191,6 +204,8 @@ class Gate:
                 code="csrf",
                 field=CSRF_HEADER,
             )
+        if _takes_json(connection) and not _is_json(connection):
+            raise InvalidRequest("Send it as application/json.", field="content-type")
 
     # ------------------------------------------------------------ who
 

@@ -326,10 +326,12 @@ def _decode(text: str) -> InwardFrame:
         return _frames.decode(text)
     except msgspec.DecodeError as error:
         raise from_decoding(error) from error
+    except RecursionError as error:
+        raise InvalidRequest("This is nested too deeply.") from error
 
 
 def _asked_id(text: str) -> str | None:
     try:
         return msgspec.json.decode(text, type=_Asked).request_id
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
