@@ -138,6 +138,7 @@ format: .venv/tested ## Format and mend what a tool can.
 
 golden: .venv/tested ## Write generated pages anew; look at the difference.
 	$(PY) -m tests.kit.laws
+	$(PY) -m tests.kit.rows
 	$(PY) -m tests.kit.settings
 	$(PY) -m tests.kit.rooms
 	$(PY) -m tests.kit.protocol

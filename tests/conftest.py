@@ -1,6 +1,5 @@
 """Fixtures by need; what they are made of lives in `tests/kit`."""
 
-import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +13,8 @@ from app.db.base import Database
 from app.db.revisions import migrate
 from app.people.throttle import Throttle
 from engine.sequence import Sequence
-from tests.kit.db import BOTH, new_postgres_url, start_postgres
+from tests.kit.db import BOTH, finished, new_postgres_url, start_postgres
+from tests.kit.echo import REPLY_TOKENS
 from tests.kit.peers import engine_of, open_engine
 from tests.kit.server import Server, start_server
 from tests.kit.serving import Serving, serving
@@ -50,14 +50,14 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database that does not exist yet (SQLite) or is empty (PostgreSQL)."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/keepwarm.db"
-    return asyncio.run(new_postgres_url(request.getfixturevalue("postgres")))
+    return finished(new_postgres_url(request.getfixturevalue("postgres")))
 
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file as the migrations make it, to be copied: they are run once, and not by every test."""
     file = tmp_path_factory.mktemp("migrated") / "keepwarm.db"
-    asyncio.run(migrate(f"sqlite:///{file}"))
+    finished(migrate(f"sqlite:///{file}"))
     return file
 
 
@@ -70,7 +70,7 @@ def migrated_postgres(postgres: PostgresServer) -> str:
         await migrate(url)
         return str(make_url(url).database)
 
-    return asyncio.run(made())
+    return finished(made())
 
 
 @pytest.fixture(params=BOTH)
@@ -80,7 +80,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path)
         return f"sqlite:///{tmp_path}/keepwarm.db"
     template = request.getfixturevalue("migrated_postgres")
-    return asyncio.run(new_postgres_url(request.getfixturevalue("postgres"), template))
+    return finished(new_postgres_url(request.getfixturevalue("postgres"), template))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def postgres_server(postgres: PostgresServer, migrated_postgres: str) -> Iterator[Server]:
-    url = asyncio.run(new_postgres_url(postgres, migrated_postgres))
+    url = finished(new_postgres_url(postgres, migrated_postgres))
     with start_server(KEEPWARM_DATABASE_URL=url) as running:
         yield running
 
@@ -122,7 +122,7 @@ def sqlite_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def postgres_house(
     tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer, migrated_postgres: str
 ) -> Iterator[Serving]:
-    url = asyncio.run(new_postgres_url(postgres, migrated_postgres))
+    url = finished(new_postgres_url(postgres, migrated_postgres))
     with serving(tmp_path_factory.mktemp("house"), open_engine, database_url=url) as running:
         yield running
 
@@ -131,10 +131,11 @@ def postgres_house(
 def house(request: pytest.FixtureRequest) -> Iterator[Serving]:
     """A server in this process, on each of the databases: one for all tests that ask for it.
 
-    Its engine is let go when the test ends, and wrong guesses are forgotten; its people and what
+    Its answers are short. Its engine is let go when the test ends, and wrong guesses are forgotten; its people and what
     they wrote stay.
     """
     found: Serving = request.getfixturevalue(f"{request.param}_house")
+    engine_of(found).ends_after = REPLY_TOKENS
     yield found
     found.service.logins._throttle = Throttle()
     found.call(engine_of(found).release)

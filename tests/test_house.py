@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import laws, metrics, protocol, rooms
+from tests.kit import laws, metrics, protocol, rooms, rows
 
 ROOT = Path(__file__).parent.parent
 TOP = {
@@ -88,8 +88,19 @@ def test_the_page_of_laws_names_the_tests_of_each():
     assert [int(number) for number in re.findall(r"^## (\d+)\. ", page, re.MULTILINE)] == [*LAWS]
 
 
-@pytest.mark.parametrize("kept", [protocol, rooms, metrics], ids=["protocol", "rooms", "metrics"])
+@pytest.mark.parametrize(
+    "kept", [protocol, rooms, metrics, rows], ids=["protocol", "rooms", "metrics", "rows"]
+)
 def test_a_page_drawn_from_the_code_is_up_to_date(kept):
     page = kept.PAGE.read_text()
 
     assert kept.render(page) == page, "run `make golden`"
+
+
+def test_every_row_of_what_hurt_elsewhere_has_a_test_on_both_databases():
+    told, marked = rows.rows(rows.PAGE.read_text()), rows.tests()
+
+    assert {name for test in marked for name in test.rows} <= set(told)
+    held = {name for test in marked if test.on_both for name in test.rows}
+    alone = {name for test in marked for name in test.rows if rows.ALONE in told[name]}
+    assert not set(told) - held - alone

@@ -89,6 +89,7 @@ async def test_16_a_turn_goes_on_below_a_regenerated_answer(db: Database):
     assert [node.id for node in path][:2] == [asked(end), again.response.message_id]
 
 
+@pytest.mark.row("10")
 async def test_15_a_stopped_answer_is_taken_up_where_it_was_cut(db: Database):
     engine = EchoEngine()
     async with open_domain(db, engine) as domain:
@@ -251,6 +252,7 @@ async def test_an_answer_that_is_being_written_is_not_copied(db: Database):
 # ---------------------------------------------------------------- deleting
 
 
+@pytest.mark.row("24")
 async def test_a_deleted_branch_takes_what_is_below_it_and_nothing_else(db: Database):
     engine = EchoEngine()
     async with open_domain(db, engine) as domain:

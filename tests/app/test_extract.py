@@ -4,7 +4,6 @@ import asyncio
 import io
 import random
 import zlib
-from pathlib import Path
 
 import httpx
 import pytest
@@ -16,8 +15,8 @@ from app.chat.extract import extracted, work
 from app.chat.files import LONGEST_TEXT, Extraction
 from app.errors import InvalidRequest, TooMany
 from app.routes.files import LARGEST_FILE
-from tests.kit.peers import open_engine, somebody_at
-from tests.kit.serving import serving
+from tests.kit.serving import Serving
+from tests.kit.staff import somebody
 
 PAGE = b"""<!-- saved --><!DOCTYPE html><html><head><title>The
  sea</title><script>var x = "<p>hidden</p>"</script></head>
@@ -164,20 +163,20 @@ async def test_what_takes_too_long_is_stopped_and_those_who_wait_are_bounded(
     assert (await extraction.text(b"again", "")).text == "again"
 
 
-async def test_the_page_reads_a_file_and_keeps_it_as_a_document(tmp_path: Path, database_url: str):
-    with serving(tmp_path, open_engine, database_url=database_url) as server:
-        async with somebody_at(server) as ann:
+@pytest.mark.row("dangerous extras", "also untrusted")
+async def test_the_page_reads_a_file_and_keeps_it_as_a_document(house: Serving):
+    async with somebody(house) as ann:
 
-            async def read(file: bytes, name: str = "") -> httpx.Response:
-                path = "/api/files/text"
-                return await ann.client.post(path, content=file, params={"name": name})
+        async def read(file: bytes, name: str = "") -> httpx.Response:
+            path = "/api/files/text"
+            return await ann.client.post(path, content=file, params={"name": name})
 
-            found = (await read(pdf("The ship has two masts."), "ship.pdf")).json()
-            document = await ann.client.post(
-                "/api/documents", json={"title": "Ship", "text": found["text"]}
-            )
-            refused = await read(b"\x89PNG\0")
-            large = await read(b" " * (LARGEST_FILE + 1))
+        found = (await read(pdf("The ship has two masts."), "ship.pdf")).json()
+        document = await ann.client.post(
+            "/api/documents", json={"title": "Ship", "text": found["text"]}
+        )
+        refused = await read(b"\x89PNG\0")
+        large = await read(b" " * (LARGEST_FILE + 1))
 
     assert document.json()["text"] == "The ship has two masts."
     assert found["pages"] == 1

@@ -60,6 +60,7 @@ async def test_a_link_refused_for_its_input_can_be_used_again(invitations: Invit
     await invitations.accept(token, "root@example.org", "Root", "a long password")
 
 
+@pytest.mark.row("admin bootstrap", "CVE-2026-45675")
 async def test_of_fifty_who_come_through_every_door_at_once_one_is_admin(
     db: Database, invitations: Invitations
 ):

@@ -51,6 +51,7 @@ async def test_a_refusal_does_not_tell_what_was_wrong(
         await logins.login(email, password, **WHERE)
 
 
+@pytest.mark.row("passwords")
 async def test_an_unknown_user_costs_as_much_as_a_wrong_password(db: Database):
     class Counting(PasswordHasher):
         verified = 0
@@ -83,6 +84,7 @@ async def test_nobody_signs_in_to_an_account_without_a_password(
         await logins.login("ada@example.org", "", **WHERE)
 
 
+@pytest.mark.row("passwords")
 async def test_only_hashes_are_stored(db: Database, accounts: Accounts, logins: Logins):
     user_id = await make_ada(accounts)
     signed_in = await logins.login("ada@example.org", "a long password", **WHERE)
@@ -96,6 +98,7 @@ async def test_only_hashes_are_stored(db: Database, accounts: Accounts, logins: 
     assert len(login.token_digest) == 32
 
 
+@pytest.mark.row("passwords")
 async def test_a_weak_hash_is_renewed_when_its_owner_signs_in(
     db: Database, accounts: Accounts, logins: Logins
 ):

@@ -25,6 +25,9 @@ MIGRATE = (
     "import asyncio, sys; from app.db.revisions import migrate; asyncio.run(migrate(sys.argv[1]))"
 )
 
+REVISIONS = [one.revision for one in ScriptDirectory(str(MIGRATIONS)).walk_revisions()][1:]
+"""All but the newest."""
+
 
 def check(connection: Connection) -> None:
     """Raises where autogenerate, as `migrations/env.py` sets it up, finds a difference."""
@@ -33,11 +36,13 @@ def check(connection: Connection) -> None:
     command.check(config)
 
 
+@pytest.mark.row("28")
 async def test_autogenerate_finds_nothing_to_do(db: Database):
     async with db.begin() as session:
         await (await session.connection()).run_sync(check)
 
 
+@pytest.mark.row("28")
 async def test_upgrading_twice_is_upgrading_once(empty_url: str):
     first = await migrate(empty_url)
     second = await migrate(empty_url)
@@ -48,6 +53,18 @@ async def test_upgrading_twice_is_upgrading_once(empty_url: str):
     assert second.backup is None
 
 
+@pytest.mark.row("28")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_from_every_revision_one_comes_to_the_newest(empty_url: str, revision: str):
+    await migrate_to(empty_url, revision)
+
+    await migrate(empty_url)
+
+    async with contextlib.aclosing(Database(empty_url)) as db, db.begin() as session:
+        await (await session.connection()).run_sync(check)
+
+
+@pytest.mark.row("28")
 async def test_processes_that_upgrade_at_once_all_succeed(empty_url: str):
     processes = [
         await asyncio.create_subprocess_exec(
@@ -84,6 +101,7 @@ def alembic_head() -> str | None:
     return ScriptDirectory.from_config(revisions.alembic_config()).get_current_head()
 
 
+@pytest.mark.row("28")
 async def test_what_holds_data_is_written_to_a_file_before_it_is_changed(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -119,6 +137,7 @@ def backups(folder: Path) -> list[Path]:
     return list(folder.glob("*.backup*"))
 
 
+@pytest.mark.row("28")
 async def test_a_migration_happens_whole_or_not_at_all(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

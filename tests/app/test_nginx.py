@@ -1,6 +1,5 @@
 """The proxy of `docs/deploy/nginx.conf`, run by Debian's nginx: nothing is lost, held back or believed."""
 
-import asyncio
 import contextlib
 import getpass
 import os
@@ -13,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from app.events import ResponseEnded, TextDelta
-from tests.kit.db import BOTH, new_postgres_url
+from tests.kit.db import BOTH, finished, new_postgres_url
 from tests.kit.peers import engine_of, open_engine
 from tests.kit.server import ROOT, free_port
 from tests.kit.serving import Serving, serving
@@ -102,7 +101,7 @@ def proxied(
         settings = {"public_url": url}
         if request.param == "postgres":
             postgres, template = map(request.getfixturevalue, ("postgres", "migrated_postgres"))
-            settings["database_url"] = asyncio.run(new_postgres_url(postgres, template))
+            settings["database_url"] = finished(new_postgres_url(postgres, template))
         server = stack.enter_context(serving(folder / "data", open_engine, **settings))
         behind = int(server.site.url.rpartition(":")[2])
         server.do(server.service.accounts.create_user(EMAIL, "Somebody", PASSWORD))

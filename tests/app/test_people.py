@@ -75,6 +75,7 @@ CHAT: list[tuple[str, str, dict[str, str] | None]] = [
 ]
 
 
+@pytest.mark.row("authorisation")
 async def test_what_is_for_administrators_is_for_nobody_else(house: Serving):
     roles = (AccountRole.MEMBER, AccountRole.AUDITOR)
     found = set()
@@ -135,6 +136,7 @@ async def test_an_auditor_reads_the_figures_and_a_member_does_not(server: Server
 # ---------------------------------------------------------------- keys
 
 
+@pytest.mark.row("api keys")
 async def test_a_key_opens_what_its_scopes_say_and_nothing_else(house: Serving):
     async with (
         somebody(house, AccountRole.MEMBER, KeyScope.READ) as reader,
@@ -164,6 +166,7 @@ async def test_a_key_opens_what_its_scopes_say_and_nothing_else(house: Serving):
     assert handshake == 403
 
 
+@pytest.mark.row("api keys")
 async def test_one_makes_a_key_for_a_purpose_and_a_time_and_sees_when_it_was_used(house: Serving):
     async with somebody(house) as who:
         body = {"name": "report", "scopes": ["read"], "expires_in_s": 3600}
@@ -189,6 +192,7 @@ async def test_one_makes_a_key_for_a_purpose_and_a_time_and_sees_when_it_was_use
 # ---------------------------------------------------------------- one's own logins
 
 
+@pytest.mark.row("live revocation")
 async def test_one_signs_another_device_out_and_its_socket_is_closed(house: Serving):
     async with (
         somebody(house) as who,
@@ -207,6 +211,7 @@ async def test_one_signs_another_device_out_and_its_socket_is_closed(house: Serv
     assert (code, out.status_code, twice.status_code) == (SIGNED_OUT, 401, 404)
 
 
+@pytest.mark.row("session cookie", "live revocation")
 async def test_a_changed_password_signs_every_other_device_out(house: Serving):
     async with (
         somebody(house) as who,
@@ -254,6 +259,7 @@ ODD = ["%00", "%ED%A0%80", "%F0%9F%98%80", "..%2F..", "x" * 5000, "user_0'--", "
 ODD_TEXTS = ["\0", "\ud800", "\U0001f600", "x" * 5000, "'--", " ", "\u202e"]
 
 
+@pytest.mark.row("also untrusted", "robustness")
 async def test_odd_ids_and_texts_are_refused_or_taken_and_break_nothing(house: Serving, told: Log):
     async with boss(house) as admin, somebody(house) as who:
         answers = [

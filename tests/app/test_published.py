@@ -81,7 +81,7 @@ class Noted(Tab):
 async def test_every_frame_of_a_real_socket_is_valid_by_the_published_schema(
     house: Serving, echo: EchoEngine, published: Frames
 ):
-    async with somebody_at(house) as somebody, somebody.socket() as socket:
+    async with somebody_at(house) as somebody, somebody.socket(max_queue=None) as socket:
         tab = Noted(socket)
         await tab.send(Hello(protocol=PROTOCOL))
         tab.epoch = (await tab.expect(Welcome)).epoch

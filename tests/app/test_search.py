@@ -3,7 +3,6 @@
 import random
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, func, select, text, update
@@ -20,8 +19,8 @@ from app.ids import MessageId
 from app.people.accounts import Principal
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.echo import EchoEngine
-from tests.kit.peers import open_engine, somebody_at
-from tests.kit.serving import serving
+from tests.kit.serving import Serving
+from tests.kit.staff import somebody
 
 
 async def found(search: Search, who: Principal, query: str) -> set[MessageId]:
@@ -260,26 +259,25 @@ def test_an_excerpt_shows_the_first_match_where_it_stands():
     assert excerpt("light", phrases("light")) == excerpt(" light"[1:], phrases("LIGHT"))
 
 
-async def test_the_page_searches_over_http(tmp_path: Path, database_url: str):
-    with serving(tmp_path, open_engine, database_url=database_url) as server:
-        async with somebody_at(server) as ann:
-            conversation_id = await ann.conversation()
-            turn = {
-                "client_message_id": "m1",
-                "parent_id": None,
-                "text": "Where is the lighthouse?",
-            }
-            sent = await ann.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
-            page = await ann.client.get("/api/search", params={"words": "light"})
-            refused = [
-                await ann.client.get("/api/search", params=params)  # type: ignore[arg-type]
-                for params in (
-                    {},
-                    {"words": "?!"},
-                    {"words": "x" * 201},
-                    {"words": "x", "limit": 0},
-                )
-            ]
+async def test_the_page_searches_over_http(house: Serving):
+    async with somebody(house) as ann:
+        conversation_id = await ann.conversation()
+        turn = {
+            "client_message_id": "m1",
+            "parent_id": None,
+            "text": "Where is the lighthouse?",
+        }
+        sent = await ann.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
+        page = await ann.client.get("/api/search", params={"words": "light"})
+        refused = [
+            await ann.client.get("/api/search", params=params)  # type: ignore[arg-type]
+            for params in (
+                {},
+                {"words": "?!"},
+                {"words": "x" * 201},
+                {"words": "x", "limit": 0},
+            )
+        ]
 
     (hit,) = page.json()["items"]
     assert hit["message_id"] == sent.json()["message"]["id"]

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from safetensors import safe_open
 from websockets.asyncio.client import ClientConnection
 
@@ -47,6 +48,7 @@ def forgotten(house: Serving, user_id: UserId) -> bool:
 # ---------------------------------------------------------------- moved, with sockets open
 
 
+@pytest.mark.row("live revocation", "CVE-2026-44553")
 async def test_who_is_moved_to_auditing_is_cut_off_within_a_second(house: Serving):
     async with (
         boss(house) as admin,
@@ -67,6 +69,7 @@ async def test_who_is_moved_to_auditing_is_cut_off_within_a_second(house: Servin
     assert back == [403, 403]
 
 
+@pytest.mark.row("live revocation", "CVE-2026-44553")
 async def test_who_is_moved_by_a_command_is_cut_off_within_a_second(house: Serving):
     async with (
         contextlib.aclosing(Database(house.database_url)) as db,
@@ -80,6 +83,7 @@ async def test_who_is_moved_by_a_command_is_cut_off_within_a_second(house: Servi
     assert codes == [SIGNED_OUT, SIGNED_OUT]
 
 
+@pytest.mark.row("CVE-2026-44553")
 async def test_who_is_no_administrator_any_more_has_nothing_of_it_from_the_next_request_on(
     house: Serving,
 ):
@@ -104,6 +108,7 @@ async def test_who_is_no_administrator_any_more_has_nothing_of_it_from_the_next_
 # ---------------------------------------------------------------- shut out, with sockets open
 
 
+@pytest.mark.row("live revocation")
 async def test_who_is_disabled_is_cut_off_and_answered_no_more(house: Serving):
     async with boss(house) as admin, somebody(house) as who, answering(house, who) as sockets:
         path = f"/api/users/{who.user_id}"
@@ -130,6 +135,7 @@ async def test_who_is_disabled_is_cut_off_and_answered_no_more(house: Serving):
     assert not forgotten(house, who.user_id)
 
 
+@pytest.mark.row("live revocation")
 async def test_who_is_removed_is_cut_off_stopped_and_forgotten(house: Serving):
     async with boss(house) as admin, somebody(house) as who, answering(house, who) as sockets:
         conversation_id = (await done(await who.client.get("/api/conversations")))["items"][0]["id"]
@@ -166,6 +172,7 @@ async def test_who_is_removed_by_a_command_is_cut_off_stopped_and_forgotten(hous
     assert house.service.supervisor.live_turns == 0
 
 
+@pytest.mark.row("admin bootstrap")
 async def test_one_removes_oneself_with_the_password_unless_nobody_else_is_an_administrator(
     empty_house: Serving,
 ):

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -36,9 +35,9 @@ from app.frames import (
 )
 from app.ids import ConversationId, ResponseId, UserId
 from app.routes.socket import LONGEST_FRAME
-from tests.kit.peers import open_engine, somebody_at
+from tests.kit.peers import somebody_at
 from tests.kit.server import Server
-from tests.kit.serving import WAIT_S, Serving, serving
+from tests.kit.serving import WAIT_S, Serving
 from tests.kit.tab import Person, Tab, accounts, person
 
 HELLO = msgspec.json.encode(Hello(protocol=PROTOCOL)).decode()
@@ -440,13 +439,6 @@ async def read_with_a_tab_open(somebody: Person) -> int:
 
 
 # ---------------------------------------------------------------- while it is looked at
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A server in this process, in whose middle a test can stop."""
-    with serving(tmp_path_factory.mktemp("house"), open_engine) as server:
-        yield server
 
 
 async def test_what_begins_while_a_conversation_is_looked_at_is_not_missed(

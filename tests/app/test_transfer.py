@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,8 +31,8 @@ from app.routes.transfer import LARGEST_IMPORT
 from engine.api import Limits, Role
 from tests.kit.domain import GREEDY, Domain, new_person, open_domain, said
 from tests.kit.echo import EchoEngine
-from tests.kit.peers import open_engine, somebody_at
-from tests.kit.serving import serving
+from tests.kit.serving import Serving
+from tests.kit.staff import somebody
 
 
 async def grown(domain: Domain, who: Principal) -> ConversationId:
@@ -427,25 +426,24 @@ def test_any_damage_to_a_file_is_refused_or_read_never_worse():
 # ---------------------------------------------------------------- over HTTP
 
 
-async def test_the_page_takes_conversations_out_and_in(tmp_path: Path, database_url: str):
-    with serving(tmp_path, open_engine, database_url=database_url) as server:
-        async with somebody_at(server) as ann:
-            conversation_id = await ann.conversation()
-            turn = {"client_message_id": "m1", "parent_id": None, "text": "Where?"}
-            await ann.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
-            page = f"/api/conversations/{conversation_id}/export"
-            one, text, whole = [
-                await ann.client.get(path)
-                for path in (page, f"{page}?form=markdown", "/api/export")
-            ]
-            came = await ann.client.post("/api/import", content=one.content)
-            tree = await ann.client.get(f"/api/conversations/{came.json()['conversation_ids'][0]}")
-            refused = [
-                await ann.client.post("/api/import", content=b"{}"),
-                await ann.client.post("/api/import", content=b" " * (LARGEST_IMPORT + 1)),
-                await ann.client.get("/api/conversations/conv_0/export"),
-                await ann.client.get(f"{page}?form=html"),
-            ]
+@pytest.mark.row("36")
+async def test_the_page_takes_conversations_out_and_in(house: Serving):
+    async with somebody(house) as ann:
+        conversation_id = await ann.conversation()
+        turn = {"client_message_id": "m1", "parent_id": None, "text": "Where?"}
+        await ann.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
+        page = f"/api/conversations/{conversation_id}/export"
+        one, text, whole = [
+            await ann.client.get(path) for path in (page, f"{page}?form=markdown", "/api/export")
+        ]
+        came = await ann.client.post("/api/import", content=one.content)
+        tree = await ann.client.get(f"/api/conversations/{came.json()['conversation_ids'][0]}")
+        refused = [
+            await ann.client.post("/api/import", content=b"{}"),
+            await ann.client.post("/api/import", content=b" " * (LARGEST_IMPORT + 1)),
+            await ann.client.get("/api/conversations/conv_0/export"),
+            await ann.client.get(f"{page}?form=html"),
+        ]
 
     assert came.status_code == 201, came.text
     assert msgspec.json.decode(whole.content, type=Archive).conversations[0].id == conversation_id

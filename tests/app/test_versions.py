@@ -1,39 +1,33 @@
 """What the library said before: for those who may edit it, and for nobody else (law 19)."""
 
-from pathlib import Path
 from typing import Any
 
-from app.db.types import AccountRole
-from tests.kit.peers import open_engine, somebody_at, until
-from tests.kit.serving import serving
-from tests.kit.tab import PASSWORD, browser
+from tests.kit.peers import until
+from tests.kit.serving import Serving
+from tests.kit.staff import boss as boss_of
+from tests.kit.staff import somebody
 
 
-async def test_19_old_versions_are_told_to_those_who_may_edit(tmp_path: Path, database_url: str):
-    with serving(tmp_path, open_engine, database_url=database_url) as server:
-        email = "boss@example.org"
-        server.do(server.service.accounts.create_user(email, "Boss", PASSWORD, AccountRole.ADMIN))
-        async with browser(server.site, email) as boss, somebody_at(server) as ann:
-            first = {"title": "Charter", "text": "Two masts."}
-            made = await boss.client.post(
-                "/api/documents", json=first | {"visibility": "everybody"}
-            )
-            item_id = made.json()["summary"]["id"]
-            page = f"/api/documents/{item_id}/versions"
-            await boss.client.post(page, json=first | {"text": "It sank."})
-            warm = server.service.warming.warm
-            await until(server, lambda: f"{item_id}@2" in {str(r) for refs in warm for r in refs})
-            listed: list[dict[str, Any]] = (await boss.client.get(page)).json()
-            old = await boss.client.get(f"{page}/1")
-            again = await boss.client.post(page, json=first | {"text": old.json()["text"]})
-            refused = [
-                await ann.client.get(page),
-                await ann.client.get(f"{page}/1"),
-                await boss.client.get(f"{page}/9"),
-                await boss.client.get(f"/api/personas/{item_id}/versions"),
-                await boss.client.get("/api/documents/document_0/versions"),
-                await boss.client.get(f"{page}/99999999999999999999"),
-            ]
+async def test_19_old_versions_are_told_to_those_who_may_edit(house: Serving):
+    async with boss_of(house) as boss, somebody(house) as ann:
+        first = {"title": "Charter", "text": "Two masts."}
+        made = await boss.client.post("/api/documents", json=first | {"visibility": "everybody"})
+        item_id = made.json()["summary"]["id"]
+        page = f"/api/documents/{item_id}/versions"
+        await boss.client.post(page, json=first | {"text": "It sank."})
+        warm = house.service.warming.warm
+        await until(house, lambda: f"{item_id}@2" in {str(r) for refs in warm for r in refs})
+        listed: list[dict[str, Any]] = (await boss.client.get(page)).json()
+        old = await boss.client.get(f"{page}/1")
+        again = await boss.client.post(page, json=first | {"text": old.json()["text"]})
+        refused = [
+            await ann.client.get(page),
+            await ann.client.get(f"{page}/1"),
+            await boss.client.get(f"{page}/9"),
+            await boss.client.get(f"/api/personas/{item_id}/versions"),
+            await boss.client.get("/api/documents/document_0/versions"),
+            await boss.client.get(f"{page}/99999999999999999999"),
+        ]
 
     assert [one["version"]["number"] for one in listed] == [2, 1]
     assert listed[0]["is_warm"]

@@ -21,7 +21,10 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from app.ids import new_user_id
 from tests.kit.server import ROOT, Server, start_server
+from tests.kit.serving import Serving
+from tests.kit.tab import PASSWORD
 
 pytestmark = pytest.mark.browser
 
@@ -433,3 +436,31 @@ def axe_faults(page: Page) -> list[str]:
         "axe.run().then(({violations}) => violations.map(v => v.id + ' ' + v.nodes[0].html))"
     )
     return faults
+
+
+# ---------------------------------------------------------------- without a socket
+
+
+@pytest.mark.row("33")
+def test_where_websockets_are_blocked_the_page_says_so_and_goes_on(
+    chromium: Browser, house: Serving
+):
+    email = f"{new_user_id()}@example.org"
+    house.do(house.service.accounts.create_user(email, "Somebody", PASSWORD))
+    with contextlib.closing(chromium.new_context()) as context:
+        context.set_default_timeout(30_000)
+        context.route_web_socket("**/ws", lambda socket: socket.close())
+        page = context.new_page()
+        page.goto(house.site.url)
+        page.get_by_label("Email").fill(email)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_text("a slower road is used instead").wait_for()
+
+        send(page, "Are you there?")
+        said = wait_for_more(page, 0)
+        page.get_by_role("button", name="Stop").wait_for(state="detached")
+        page.reload()
+        page.get_by_text("Are you there?").first.wait_for()
+
+    assert said

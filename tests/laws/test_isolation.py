@@ -16,6 +16,7 @@ on_both = pytest.mark.parametrize("index", PREFIX_INDEXES)
 texts = st.lists(st.integers(2, 4), min_size=1, max_size=40)
 
 
+@pytest.mark.row("side channels")
 @on_both
 @given(texts, st.integers(0, 6))
 @settings(deadline=None)
@@ -53,6 +54,7 @@ def test_11_a_warmed_persona_is_a_full_hit_for_everybody(index):
         assert ended.receipt.cached_tokens == len(PERSONA)
 
 
+@pytest.mark.row("side channels")
 @on_both
 def test_11_a_user_who_writes_the_personas_text_does_not_reach_its_blocks(index):
     desk = Desk(config(prefix_index=index))

@@ -157,6 +157,7 @@ async def test_a_live_conversation_keeps_the_old_version_and_all_of_its_hits(sql
     assert four.miss_reason is None
 
 
+@pytest.mark.row("permission before lookup")
 @pytest.mark.parametrize("index", PREFIX_INDEXES)
 async def test_11_a_guess_of_what_one_may_not_read_hits_nothing(sqlite: Database, index: str):
     """As instructions, as a persona or document of one's own: it lies in the guesser's scope."""

@@ -22,6 +22,8 @@ from app.frames import (
 )
 from app.ids import ConversationId, MessageId, ResponseId
 from tests.kit.server import Server, start_server
+from tests.kit.serving import Serving
+from tests.kit.staff import somebody
 from tests.kit.tab import LONG, Person, Tab, person
 
 TREE = "/api/conversations/{}"
@@ -47,8 +49,11 @@ async def begun(tab: Tab, conversation_id: ConversationId) -> tuple[TurnAccepted
 # ---------------------------------------------------------------- 13: the server owns the generation
 
 
-async def test_13_an_answer_goes_on_without_its_tab_and_is_resumed_at_the_cursor(server: Server):
-    async with person(server) as somebody:
+@pytest.mark.row("2")
+async def test_13_an_answer_goes_on_without_its_tab_and_is_resumed_at_the_cursor(
+    each_server: Server,
+):
+    async with person(each_server) as somebody:
         conversation_id = await somebody.conversation()
         async with somebody.tab() as tab:
             await tab.subscribe(conversation_id)
@@ -109,8 +114,9 @@ async def test_13_an_ended_answer_is_replayed_from_any_cursor(server: Server):
 # ---------------------------------------------------------------- 15: stop stops
 
 
-async def test_15_a_stop_keeps_the_text_names_the_step_and_frees_what_was_held(server: Server):
-    async with person(server, AccountRole.ADMIN) as somebody, somebody.tab() as tab:
+@pytest.mark.row("6", "10")
+async def test_15_a_stop_keeps_the_text_names_the_step_and_frees_what_was_held(each_server: Server):
+    async with person(each_server, AccountRole.ADMIN) as somebody, somebody.tab() as tab:
         conversation_id = await somebody.conversation()
         accepted, _ = await begun(tab, conversation_id)
 
@@ -129,8 +135,9 @@ async def test_15_a_stop_keeps_the_text_names_the_step_and_frees_what_was_held(s
     assert stats["running_jobs"] == stats["blocks"]["in_use"] == 0
 
 
-async def test_15_a_stop_before_the_first_token_is_honoured(server: Server):
-    async with person(server) as somebody, somebody.tab() as tab:
+@pytest.mark.row("9")
+async def test_15_a_stop_before_the_first_token_is_honoured(each_server: Server):
+    async with person(each_server) as somebody, somebody.tab() as tab:
         conversation_id = await somebody.conversation()
         await tab.subscribe(conversation_id)
         accepted = await tab.say(conversation_id, "word " * 2000)
@@ -141,8 +148,9 @@ async def test_15_a_stop_before_the_first_token_is_honoured(server: Server):
     assert end.response.status is ResponseStatus.CANCELLED
 
 
-async def test_15_a_stopped_answer_can_be_continued(server: Server):
-    async with person(server) as somebody, somebody.tab() as tab:
+@pytest.mark.row("10")
+async def test_15_a_stopped_answer_can_be_continued(each_server: Server):
+    async with person(each_server) as somebody, somebody.tab() as tab:
         conversation_id = await somebody.conversation()
         accepted, _ = await begun(tab, conversation_id)
         await tab.cancel(accepted.response.id)
@@ -160,14 +168,17 @@ async def test_15_a_stopped_answer_can_be_continued(server: Server):
 # ---------------------------------------------------------------- 17: acknowledged means stored
 
 
-async def test_17_nothing_acknowledged_is_lost_when_the_server_is_killed_in_mid_answer():
-    with start_server() as server:
+@pytest.mark.row("11")
+async def test_17_nothing_acknowledged_is_lost_when_the_server_is_killed_in_mid_answer(
+    database_url: str,
+):
+    with start_server(KEEPWARM_DATABASE_URL=database_url) as server:
         async with person(server) as somebody:
             conversation_id = await somebody.conversation()
             async with somebody.tab() as tab:
                 accepted, cursor = await begun(tab, conversation_id)
                 server.kill()
-            with start_server(server.folder, server.port):
+            with start_server(server.folder, server.port, KEEPWARM_DATABASE_URL=database_url):
                 question, answer = await tree(somebody, conversation_id)
                 async with somebody.tab() as back:
                     await back.subscribe(conversation_id, cursor)
@@ -300,9 +311,9 @@ def asked_of(
     ],
 )
 async def test_19_over_http_anothers_ids_are_as_unknown_as_ids_that_never_were(
-    server: Server, method: str, path: str, body: dict[str, Any] | None
+    house: Serving, method: str, path: str, body: dict[str, Any] | None
 ):
-    async with person(server) as owner, person(server) as other, owner.tab() as tab:
+    async with somebody(house) as owner, somebody(house) as other, owner.tab() as tab:
         theirs = await owner.conversation()
         await tab.subscribe(theirs)
         accepted = await tab.say(theirs, "Mine.")
