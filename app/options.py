@@ -232,6 +232,15 @@ Retention = Annotated[
         "What goes first: worth least (`cost`), or unused longest (`lru`).", fix="use cost or lru"
     ),
 ]
+Titles = Annotated[
+    bool,
+    about(
+        "`1`: after its first answer the model is asked for a conversation's title, in the "
+        "background and while nothing else wants to compute; `0`: it is the first words.",
+        fix="use 0 or 1",
+        default="`1`",
+    ),
+]
 Threads = Annotated[
     int,
     about(

@@ -84,7 +84,9 @@ class Service:
         self.extraction = Extraction(self.apart)
         self.export = Export(self.db)
         self.imports = Imports(self.db, self.hub, self.apart, self.usage)
-        self.supervisor = Supervisor(self.db, engine, self.logs, self.hub, usage=self.usage)
+        self.supervisor = Supervisor(
+            self.db, engine, self.logs, self.hub, usage=self.usage, titles=settings.titles
+        )
         self.items = Items(self.db, self.supervisor, self.usage)
         self.departures = Departures(self.db, self.supervisor)
         self.heads = self.supervisor.heads

@@ -50,6 +50,7 @@ from app.options import (
     SocketsPerUser,
     StoredPerUser,
     Threads,
+    Titles,
     TokensPerDay,
     TracesUrl,
     Weights,
@@ -91,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     weights: Weights = "auto"
     prefix_index: PrefixIndex = "radix"
     retention: Retention = "cost"
+    titles: Titles = True
     threads: Threads | None = None
     engine: EnginePlace = "process"
     admin_email: AdminEmail | None = None

@@ -72,7 +72,7 @@ class Branches:
             copy = rows.new_conversation(
                 new_conversation_id(), user_id, origin=Origin.CHAT, reads=rows.reads_of(row)
             )
-            copy.title = row.title
+            copy.title, copy.provisional_title = row.title, row.provisional_title
             session.add(copy)
             await session.flush()
             copy.leaf_id = await _copy_path(session, path, copy.id)

@@ -162,7 +162,7 @@ class Conversations:
         async with self._db.begin() as session:
             row = _found(await session.scalar(_owned(user_id, conversation_id).with_for_update()))
             if title is not None:
-                row.title = title
+                row.title, row.provisional_title = title, False
             if changes.archived is not None:
                 row.archived_at = now if changes.archived else None
             if changes.pinned is not None:
@@ -174,6 +174,28 @@ class Conversations:
                 tokens = await _kept_tokens(session, user_id)
                 await self._usage.check_kept(session, user_id, tokens * kv_bytes_per_token)
         return self._changed(user_id, row)
+
+    async def wants_title(self, user_id: UserId, conversation_id: ConversationId) -> bool:
+        """Whether what it has are first words only, and the model has not been asked yet."""
+        query = _owned(user_id, conversation_id).with_only_columns(Conversation.provisional_title)
+        async with self._db.read() as session:
+            return await session.scalar(query) is True
+
+    async def settle_title(
+        self, user_id: UserId, conversation_id: ConversationId, title: str
+    ) -> None:
+        """The model was asked: keep its title, or for good what there is where it found none.
+
+        Nothing happens where a person has given one meanwhile.
+        """
+        async with self._db.jot() as session:
+            query = _owned(user_id, conversation_id).where(Conversation.provisional_title)
+            row = await session.scalar(query.with_for_update())
+            if row is None:
+                return
+            row.title, row.provisional_title = title or row.title, False
+        if title:
+            self._changed(user_id, row)
 
     async def kept_warm(self) -> Sequence[tuple[UserId, ConversationId]]:
         """Everybody's, with their owners."""

@@ -94,7 +94,7 @@ class Imports:
             row = rows.new_conversation(
                 new_conversation_id(), user_id, origin=Origin.CHAT, reads=reads
             )
-            row.title = saved.title
+            row.title, row.provisional_title = saved.title, not saved.title
             row.leaf_id = new_ids[saved.leaf_id or saved.messages[-1].id] if new_ids else None
             row.created_at = _moment(saved.created_at)
             row.updated_at = _moment(saved.updated_at)

@@ -116,6 +116,7 @@ def new_conversation(
         user_id=user_id,
         origin=origin,
         title="",
+        provisional_title=True,
         leaf_id=None,
         created_at=now,
         updated_at=now,

@@ -2,7 +2,7 @@
 
 A connection asks and goes; the work goes on in the supervisor's task group. An accepted turn is
 stored before `create` returns (law 17), and its log is open before its row can be seen. Replies are
-checkpointed by one task; what a killed server left open is closed at the next start.
+checkpointed by one task (`checkpoints`); what a killed server left open is closed at the next start.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from app.chat.branches import Branches
+from app.chat.checkpoints import Checkpoints
 from app.chat.conversations import Changes, Conversations
 from app.chat.drafts import Drafts
 from app.chat.entry import TurnRequest
@@ -26,6 +27,7 @@ from app.chat.liveness import Liveness, session_of
 from app.chat.memory import MemoryLedger
 from app.chat.record import Record
 from app.chat.stored import StoredLedger
+from app.chat.titles import Titles
 from app.chat.turns import Turn
 from app.db.base import Database
 from app.db.types import Origin
@@ -40,7 +42,6 @@ from engine.errors import EngineError
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-CHECKPOINT_S = 0.5
 INTERRUPT_S = 5.0
 """How long a drain waits for the turns that it interrupted."""
 
@@ -49,7 +50,14 @@ class Supervisor:
     """Owns every generation from `running()` on; its methods are for any task of the loop."""
 
     def __init__(
-        self, db: Database, engine: Engine, logs: EventLogs, hub: Hub, *, usage: Usage
+        self,
+        db: Database,
+        engine: Engine,
+        logs: EventLogs,
+        hub: Hub,
+        *,
+        usage: Usage,
+        titles: bool,
     ) -> None:
         self.heads = Heads(db, engine)
         self._engine = engine
@@ -60,12 +68,14 @@ class Supervisor:
         self._memory = MemoryLedger(usage)
         self._conversations = Conversations(db, hub, usage)
         self.branches = Branches(db, hub, usage)
-        self._intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
-        self.drafts = Drafts(engine, self._intake, usage)
+        self.intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
+        self.drafts = Drafts(engine, self.intake, usage)
+        self.titles = Titles(engine, self.intake, self._conversations, wanted=titles)
         self.liveness = Liveness(engine)
         self.record = Record()
         self._live: dict[ResponseId, Turn] = {}
         self._writing = asyncio.Lock()
+        self.checkpoints = Checkpoints(self._stored, self._live, self._writing)
         self._draining = True
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -86,10 +96,10 @@ class Supervisor:
             LOG.warning("closed %d responses that the last run left open", swept)
         for user_id, conversation_id in await self._conversations.kept_warm():
             self.liveness.keep_warm(session_of(user_id, conversation_id), kept=True)
-        async with self.drafts.running(), asyncio.TaskGroup() as tasks:
+        async with self.drafts.running(), self.titles.running(), asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             chores = [
-                tasks.create_task(self._checkpoint()),
+                tasks.create_task(self.checkpoints.keep()),
                 tasks.create_task(self.liveness.keep()),
             ]
             self._draining = False
@@ -113,25 +123,6 @@ class Supervisor:
             async with asyncio.timeout(INTERRUPT_S), asyncio.TaskGroup() as stops:
                 for turn in self._live.values():
                     stops.create_task(turn.interrupt())
-
-    async def _checkpoint(self) -> None:
-        while True:
-            await asyncio.sleep(CHECKPOINT_S)
-            try:
-                await self.checkpoint()
-            except Exception:  # a full disk now need not be one at the next beat
-                LOG.exception("a checkpoint failed")
-
-    async def checkpoint(self) -> None:
-        """Store what all live replies have so far, in one transaction."""
-        async with self._writing:
-            progress = [
-                taken
-                for turn in self._live.values()
-                if turn.response.store and (taken := turn.take_progress()) is not None
-            ]
-            if progress:
-                await self._stored.checkpoint(progress)
 
     # ------------------------------------------------------------ turns
 
@@ -171,13 +162,14 @@ class Supervisor:
 
     async def _create(self, principal: Principal, request: TurnRequest) -> Acceptance:
         user_id = principal.user_id
-        prepared = await self._intake.prepare(user_id, request, principal.key_id)
+        prepared = await self.intake.prepare(user_id, request, principal.key_id)
         if isinstance(prepared, Acceptance):
             return prepared
         self._refuse_when_draining()
         # What is still computed of a draft would only delay it; what is computed is matched.
         entry = prepared.entry
         self.drafts.drop(user_id, entry.session_id, begins=not entry.path)
+        self.titles.drop(user_id, entry.session_id)
         turn = self._open(prepared)
         # Beside the first step, which takes all cores, storing would take three times as long.
         try:
@@ -215,6 +207,7 @@ class Supervisor:
             self._logs.retire(turn.response.view.id)
             if turn.log.response.status.ended:
                 self.record.ended(turn.log.response)
+                self.titles.offer(turn.response, turn.log.response)
 
     async def cancel(self, principal: Principal, response_id: ResponseId) -> int | None:
         """Stop a response in any state, and return when it has ended (law 15).
@@ -316,6 +309,7 @@ class Supervisor:
                 stops.create_task(turn.cancel())
         self._logs.drop_conversation(user_id, conversation_id)
         await self.drafts.forget(user_id, conversation_id)
+        await self.titles.forget(user_id, conversation_id)
         self.liveness.forget(session_of(user_id, conversation_id))
         await self.forget_session(user_id, conversation_id)
 
@@ -361,6 +355,7 @@ class Supervisor:
 
     async def stop_user(self, user_id: UserId) -> None:
         """Stop all turns of a user, and return when they have ended; their texts stay."""
+        await self.titles.forget_user(user_id)
         async with asyncio.TaskGroup() as stops:
             for turn in self._live.values():
                 if turn.response.user_id == user_id:

@@ -364,6 +364,8 @@ class Conversation(Base):
     user_id: Mapped[UserId] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     origin: Mapped[Origin] = mapped_column(Choice(Origin))
     title: Mapped[str]
+    provisional_title: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """It is the first message's words, until the model has been asked for a better one."""
     persona_id: Mapped[PersonaId | None]
     """No foreign key, nor for documents: the library archives and never deletes what is read."""
     persona_version: Mapped[int | None]

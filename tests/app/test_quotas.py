@@ -251,7 +251,7 @@ async def test_what_a_killed_server_left_holds_nothing_and_is_weighed(db: Databa
         await domain.quotas.set_for_user(ann.user_id, QuotaKind.GENERATIONS, 1)
         response = await domain.respond(ann, "hello")
         await domain.until(ann, response, TextDelta, 2)
-        await domain.supervisor.checkpoint()
+        await domain.supervisor.checkpoints.take()
         with pytest.raises(QuotaExceeded):
             await domain.respond(ann, "one too many")
 
@@ -313,7 +313,7 @@ async def test_a_branch_that_is_deleted_while_it_is_written_is_not_counted(db: D
             ann, conversation.id, "two", parent_id=first.response.message_id
         )
         await domain.until(ann, accepted.response, TextDelta, 1)
-        await domain.supervisor.checkpoint()
+        await domain.supervisor.checkpoints.take()
         log = await domain.supervisor.log(ann, accepted.response.id)
         await domain.supervisor.delete_branch(ann, conversation.id, accepted.messages[0].id)
         events = [event async for event in log.subscribe()]
@@ -433,14 +433,14 @@ async def test_who_is_removed_while_a_turn_comes_in_gets_a_typed_refusal(
     accounts = Accounts(db)
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)
-        prepare = domain.supervisor._intake.prepare
+        prepare = domain.supervisor.intake.prepare
 
         async def prepare_and_go(*given: object) -> object:
             prepared = await prepare(*given)  # type: ignore[arg-type]
             await accounts.remove(ann.user_id)
             return prepared
 
-        monkeypatch.setattr(domain.supervisor._intake, "prepare", prepare_and_go)
+        monkeypatch.setattr(domain.supervisor.intake, "prepare", prepare_and_go)
         with pytest.raises(Conflict) as told:
             await domain.respond(ann, "hello", store=store)
 

@@ -256,7 +256,7 @@ async def test_17_a_checkpoint_keeps_text_and_ids_of_all_live_replies(db: Databa
         responses = [await domain.respond(ann, text) for text in ("one", "two")]
         for response in responses:
             await domain.until(ann, response, TextDelta, times=2)
-        await domain.supervisor.checkpoint()
+        await domain.supervisor.checkpoints.take()
         kept = [(await domain.nodes(one.message_id))[-1] for one in responses]
 
     assert sum(len(node.token_ids) for node in kept) == 4
@@ -269,7 +269,7 @@ async def test_17_a_checkpoint_never_follows_the_end(db: Database):
         ann = await new_person(db)
         responses = [await domain.respond(ann, f"{n}") for n in range(10)]
         while domain.supervisor.live_turns:
-            await domain.supervisor.checkpoint()
+            await domain.supervisor.checkpoints.take()
             await asyncio.sleep(0)
         ends = [await domain.ended(ann, response) for response in responses]
         kept = [(await domain.nodes(one.message_id))[-1] for one in responses]
@@ -286,7 +286,7 @@ async def test_17_what_a_killed_server_left_is_closed_with_its_last_checkpoint(d
         conversation = await domain.conversations.create(ann.user_id)
         accepted = await domain.send(ann, conversation.id, "hello")
         await domain.until(ann, accepted.response, TextDelta, times=3)
-        await domain.supervisor.checkpoint()
+        await domain.supervisor.checkpoints.take()
     engine.release()
     async with open_domain(db, engine) as restarted:
         swept = await restarted.supervisor.response(ann, accepted.response.id)
@@ -310,7 +310,7 @@ async def test_13_after_a_kill_the_stored_text_replaces_the_clients(db: Database
         ann = await new_person(db)
         response = await domain.respond(ann, "hello")
         await domain.until(ann, response, TextDelta, times=5)
-        await domain.supervisor.checkpoint()
+        await domain.supervisor.checkpoints.take()
     async with open_domain(db, engine) as restarted:
         for after in (-1, 3, 7):
             events = await restarted.events(ann, response, after)

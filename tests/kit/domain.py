@@ -1,5 +1,6 @@
 """The domain without a web server: a supervisor on a real database, and people who use it."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -62,7 +63,7 @@ def said(text: str) -> tuple[Message, ...]:
 class Domain:
     """A supervisor with its hub and logs, and shorthands for what people do."""
 
-    def __init__(self, db: Database, engine: Engine) -> None:
+    def __init__(self, db: Database, engine: Engine, *, titles: bool = False) -> None:
         self.db = db
         self.hub = Hub()
         self.logs = EventLogs()
@@ -70,7 +71,9 @@ class Domain:
         self.usage = Usage(db, self.quotas)
         self.conversations = Conversations(db, self.hub, self.usage)
         self.library = Library(db, self.usage)
-        self.supervisor = Supervisor(db, engine, self.logs, self.hub, usage=self.usage)
+        self.supervisor = Supervisor(
+            db, engine, self.logs, self.hub, usage=self.usage, titles=titles
+        )
         self.warming = Warming(db, engine, self.library, self.supervisor.heads)
 
     async def send(
@@ -173,6 +176,11 @@ class Domain:
         accepted = await self.send(who, conversation_id, text, parent_id=leaf_id, **more)  # type: ignore[arg-type]
         return await self.ended(who, accepted.response)
 
+    async def titled(self) -> None:
+        """Wait until no conversation's title is being asked for."""
+        while self.supervisor.titles.asking:  # noqa: ASYNC110  what is waited for has no event
+            await asyncio.sleep(0)
+
     async def nodes(self, leaf_id: MessageId) -> list[Node]:
         """The stored path to a message."""
         async with self.db.read() as session:
@@ -184,9 +192,11 @@ class Domain:
 
 
 @contextlib.asynccontextmanager
-async def open_domain(db: Database, engine: Engine) -> AsyncIterator[Domain]:
+async def open_domain(
+    db: Database, engine: Engine, *, titles: bool = False
+) -> AsyncIterator[Domain]:
     """A domain that runs until the block ends; what is live then is cut off."""
-    domain = Domain(db, engine)
+    domain = Domain(db, engine, titles=titles)
     await domain.library.ensure_default()
     async with domain.supervisor.running():
         yield domain

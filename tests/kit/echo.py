@@ -23,6 +23,7 @@ from engine.api import (
     FinishReason,
     Forget,
     Job,
+    JobClass,
     JobEvent,
     JobId,
     LeaseState,
@@ -85,6 +86,10 @@ def reply_ids(prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tuple(out)
 
 
+def ids_of(text: str) -> tuple[int, ...]:
+    return tuple(FIRST_CHARACTER + ord(one) for one in text)
+
+
 def text_of(token_ids: tuple[int, ...]) -> str:
     return "".join(chr(one - FIRST_CHARACTER) for one in token_ids if one >= FIRST_CHARACTER)
 
@@ -97,6 +102,8 @@ class EchoEngine:
         self.jobs: list[Job] = []
         self.rendered: list[RenderRequest] = []
         self.leases: list[tuple[Subject, Wish]] = []
+        self.says: dict[JobClass, str] = {}
+        """What jobs of a class answer, instead of letters."""
         self.fails_with: Exception | None = None
         self.refusal: Refusal | None = None
         self.misses: deque[tuple[MissReason, int | None]] = deque()
@@ -129,6 +136,9 @@ class EchoEngine:
         """Let all jobs run to their ends."""
         self._allowed = None
         self._wake()
+
+    def is_running(self, job_id: JobId) -> bool:
+        return job_id in self._running
 
     async def told(self, wishes: int) -> None:
         """Until so many wishes have come."""
@@ -192,6 +202,10 @@ class EchoEngine:
         if self.ends_after is not None and self.ends_after < length:
             length, stopped = self.ends_after, True
         whole = reply_ids(job.token_ids, length)
+        if job.job_class in self.says and wanted != 0:
+            said = ids_of(self.says[job.job_class])
+            stopped = wanted is None or len(said) < wanted
+            whole = said[:wanted]
         sent = job.resumed_output
         for token_id in whole[len(sent) :]:
             if not await self._may_go(job):

@@ -125,6 +125,7 @@ def server_environment(folder: Path, port: int, **settings: str) -> dict[str, st
         "KEEPWARM_ADMIN_PASSWORD": ADMIN_PASSWORD,
         "KEEPWARM_API_KEY": API_KEY,
         "KEEPWARM_KV_MEMORY": KV_MEMORY,
+        "KEEPWARM_TITLES": "0",
         **settings,
     }
 
