@@ -83,6 +83,8 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     store: bool = True
     origin: Origin = Origin.CHAT
     metadata: dict[str, str] = {}
+    shortenable: bool = False
+    """Where it does not fit, the oldest turns may leave."""
 
 
 class Considered(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +96,8 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Prompt
     recalled: tuple[Node, ...]
     """The first of the request's messages, as they were found in a ledger."""
+    carried: int
+    """How many of these it did not bring: they were said before, and are said again on a new branch."""
     card: ModelCard
     epoch: str
     """Of the log that will tell the response's life."""
@@ -162,7 +166,8 @@ def _asked(considered: Considered, inputs: tuple[Node, ...]) -> Asked:
         limits=request.limits,
         metadata=request.metadata,
         generate=request.generate,
-        input_ids=tuple(node.id for node in inputs if not node.is_mark),
+        input_ids=tuple(node.id for node in inputs[considered.carried :] if not node.is_mark),
+        shortenable=request.shortenable,
         head_key=head.key,
         opening_end=head.opening_end,
         cache=request.cache,

@@ -29,6 +29,7 @@ from app.chat.prompt import (
     library_key,
 )
 from app.chat.recall import Recall
+from app.chat.shortening import Shortening
 from app.chat.stored import StoredLedger
 from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from app.ids import ResponseId, UserId, new_conversation_id
@@ -59,10 +60,11 @@ class Intake:
         self._engine = engine
         self._heads = heads
         self._stored, self._memory = ledgers
-        self._epoch = epoch
+        self.epoch = epoch
         self._holds = Holds(engine)
         self._recall = Recall(self._memory, self._stored)
         self.prompts = Prompts(engine)
+        self._shortening = Shortening(self.prompts, self._recall)
 
     async def prepare(
         self, user_id: UserId, request: TurnRequest, key_id: str
@@ -79,13 +81,22 @@ class Intake:
             await self._make_ready(request.format.grammar(user_id))
         card, wanted, rendered = await self._wanted(user_id, request, looked)
         found = await self._found(request, wanted)
-        async with _engine_errors():
-            prompt = await self.prompts.make(card, _after(found, wanted), rendered)
+        carried = 0
+        async with engine_errors():
+            known = _after(found, wanted)
+            prompt = await self.prompts.make(card, known, rendered)
+            room = room_of(card) - int(request.generate)
+            if request.shortenable and request.messages and len(prompt.token_ids) > room:
+                cut = await self._shortening.cut(card, request, known, prompt, room=room)
+                if cut is not None:
+                    request, found, prompt = cut.request, cut.found, cut.prompt
+                    carried = cut.carried
         _check_length(prompt, card, request)
         _check_resumable(prompt, card, wanted.branch)
         branch, recalled = wanted.branch, _said(prompt.path) if found else ()
         if found is not None:
             branch = _in_session_of(found, branch, request)
+            branch = msgspec.structs.replace(branch, path=(), head=None)
             prompt = msgspec.structs.replace(prompt, path=(), path_changed=False)
         considered = Considered(
             user_id=user_id,
@@ -93,8 +104,9 @@ class Intake:
             branch=branch,
             prompt=prompt,
             recalled=recalled,
+            carried=carried,
             card=card,
-            epoch=self._epoch,
+            epoch=self.epoch,
         )
         entry = make_entry(considered)
         ledger: Ledger = self._stored if request.store else self._memory
@@ -129,7 +141,7 @@ class Intake:
         branch = await self._under_persona(user_id, request, branch)
         if not request.messages:
             _check_something_to_do(request, branch)
-        async with _engine_errors():
+        async with engine_errors():
             card = await self._engine.info()
             new = NewMessages(messages=request.messages, opens_reply=request.generate)
             # Two looks that need nothing of each other.
@@ -143,7 +155,7 @@ class Intake:
     async def _make_ready(self, grammar: Grammar) -> None:
         """Raises `InvalidRequest` in the words of its fault, while nothing is stored."""
         nothing = RenderRequest(messages=(), seam=Seam.CLOSED, opens_reply=False, grammar=grammar)
-        async with _engine_errors():
+        async with engine_errors():
             await self._engine.render(nothing)
 
     async def _branch(self, user_id: UserId, request: TurnRequest) -> Branch | Acceptance:
@@ -235,7 +247,8 @@ def _in_session_of(found: Branch, branch: Branch, request: TurnRequest) -> Branc
 
 
 @asynccontextmanager
-async def _engine_errors() -> AsyncIterator[None]:
+async def engine_errors() -> AsyncIterator[None]:
+    """What the engine raises, in the app's words."""
     try:
         yield
     except InvalidGrammar as error:
@@ -284,10 +297,15 @@ def _check_resumable(prompt: Prompt, card: ModelCard, branch: Branch) -> None:
         )
 
 
+def room_of(card: ModelCard) -> int:
+    """Tokens of the longest prompt and its answer."""
+    return min(card.context_tokens, card.pool_blocks * card.block_tokens)
+
+
 def _check_length(prompt: Prompt, card: ModelCard, request: TurnRequest) -> None:
     """What surely cannot fit is refused before it is stored; the engine has the last word."""
     needed = len(prompt.token_ids) + int(request.generate)
-    limit = min(card.context_tokens, card.pool_blocks * card.block_tokens)
+    limit = room_of(card)
     if needed > limit:
         raise PromptTooLong(
             f"The prompt has {len(prompt.token_ids)} tokens; this model has room for {limit},"

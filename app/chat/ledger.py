@@ -118,6 +118,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The messages that this request brought, oldest first."""
     head_key: str
     opening_end: int
+    shortenable: bool = False
     boot_id: str
     """Of the engine when the turn was accepted, for a turn that got no receipt."""
     cache: CacheAsked = CacheAsked()

@@ -136,6 +136,10 @@ class Prompts:
             return None
         return await self._render(branch, new)
 
+    async def render(self, request: RenderRequest) -> Rendered:
+        """As the engine does it."""
+        return await self._engine.render(request)
+
     async def _render(self, branch: Branch, new: NewMessages) -> Rendered:
         seam = (branch.path[-1].seam if branch.path else None) or Seam.CLOSED
         return await self._engine.render(

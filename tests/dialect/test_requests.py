@@ -76,7 +76,6 @@ def test_depth_and_nul_characters_are_refused_with_their_place():
     [
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"truncation": "auto"}, "truncation"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"reasoning": "high"}, "reasoning.effort"),
         ({"prompt": {"id": "persona_default", "version": "2"}}, "prompt.version"),

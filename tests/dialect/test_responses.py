@@ -290,6 +290,29 @@ def test_continuing_an_answer_that_is_being_written_is_refused_for_good(
     assert refused.value.response.headers["x-should-retry"] == "false"
 
 
+def test_with_truncation_the_oldest_turns_leave_what_cannot_fit(client: OpenAI, echo: EchoEngine):
+    first = client.responses.create(input="a" * 900)
+    second = client.responses.create(input="b" * 900, previous_response_id=first.id)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(
+            input="c" * 900, previous_response_id=second.id, truncation="disabled"
+        )
+    third = client.responses.create(
+        input="c" * 900, previous_response_id=second.id, truncation="auto"
+    )
+    kept = client.responses.retrieve(third.id)
+    items = client.responses.input_items.list(third.id).data
+
+    assert refused.value.code == "context_length_exceeded"
+    assert (first.truncation, third.truncation, kept.truncation) == ("disabled", "auto", "auto")
+    assert kept.previous_response_id == second.id
+    assert [item.content[0].text for item in items] == ["c" * 900]  # type: ignore[union-attr]
+    assert text_of(echo.jobs[-1].token_ids)[:900] == "c" * 900
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(input="Hi", truncation="middle")  # type: ignore[call-overload]
+    assert refused.value.param == "truncation"
+
+
 def test_a_prompt_that_cannot_fit_is_refused_with_both_numbers(client: OpenAI, echo: EchoEngine):
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(input="x" * 5000)

@@ -112,6 +112,7 @@ def response_object(
         temperature=echo.sampling.temperature,
         top_p=echo.sampling.top_p,
         top_logprobs=echo.sampling.logprobs or 0,
+        truncation="auto" if echo.shortenable else "disabled",
         usage=usage(response),
         receipt=response.receipt,
         text=schema.TextConfig(format=told(echo.format)),
@@ -137,6 +138,7 @@ def stored_echo(stored: StoredResponse) -> Echo:
         format=stored.asked.format,
         store=stored.store,
         generate=stored.asked.generate,
+        shortenable=stored.asked.shortenable,
     )
 
 

@@ -63,7 +63,6 @@ UNSUPPORTED_ON_RESPONSES: Unsupported = {
     "reasoning.generate_summary": (),
     "reasoning.summary": (),
     "text.verbosity": ("medium",),
-    "truncation": ("disabled",),
 }
 UNSUPPORTED_ON_COMPLETIONS: Unsupported = {
     **_ON_BOTH,

@@ -19,6 +19,7 @@ Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 FormatType = Literal["text", "json_object", "json_schema"]
+Truncation = Literal["auto", "disabled"]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
@@ -130,6 +131,7 @@ class ResponseCreate(Knobs, frozen=True, kw_only=True):
     text: TextAsked | None = None
     store: bool | None = None
     background: bool | None = None
+    truncation: Truncation | None = None
     generate: bool | None = None
 
 
@@ -182,6 +184,7 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True):
     format: AnswerFormat | None
     store: bool
     generate: bool
+    shortenable: bool = False
 
 
 # ---------------------------------------------------------------- pieces of what they are sent
@@ -319,7 +322,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     text: TextConfig = TextConfig()
     tool_choice: Literal["none"] = "none"
     tools: tuple[()] = ()
-    truncation: Literal["disabled"] = "disabled"
+    truncation: Truncation = "disabled"
 
 
 class ResponseDeleted(msgspec.Struct, frozen=True, kw_only=True):

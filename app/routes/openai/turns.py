@@ -62,6 +62,7 @@ def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
         store=asked.store is not False,
         origin=Origin.API,
         metadata=asked.metadata or {},
+        shortenable=asked.truncation == "auto",
     )
 
 
@@ -113,6 +114,7 @@ def echo(turn: TurnRequest) -> Echo:
         format=turn.format,
         store=turn.store,
         generate=turn.generate,
+        shortenable=turn.shortenable,
     )
 
 
