@@ -101,6 +101,8 @@ class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool = False
     pinned: bool = False
     kept_warm: bool = False
+    continues_id: ConversationId | None = None
+    """The conversation from whose summary it goes on."""
 
 
 # ---------------------------------------------------------------- the log of one response

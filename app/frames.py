@@ -113,6 +113,18 @@ class LeafChoose(Inward, frozen=True, kw_only=True, tag="leaf.choose"):
     message_id: MessageId
 
 
+class SummaryCreate(Inward, frozen=True, kw_only=True, tag="summary.create"):
+    """Go on in a new conversation that begins with a summary of this branch; for a full one.
+
+    Answered when it is there. The same `client_message_id` twice gives the same conversation.
+    """
+
+    request_id: RequestId
+    conversation_id: ConversationId
+    client_message_id: ClientMessageId
+    leaf_id: MessageId
+
+
 class ResponseCancel(Inward, frozen=True, kw_only=True, tag="response.cancel"):
     request_id: RequestId
     response_id: ResponseId
@@ -155,6 +167,7 @@ InwardFrame = (
     | TurnRegenerate
     | TurnContinue
     | LeafChoose
+    | SummaryCreate
     | ResponseCancel
     | Presence
     | Draft
@@ -204,6 +217,13 @@ class LeafChosen(msgspec.Struct, frozen=True, kw_only=True, tag="leaf.chosen"):
     request_id: str
     conversation_id: ConversationId
     leaf_id: MessageId
+
+
+class SummaryCreated(msgspec.Struct, frozen=True, kw_only=True, tag="summary.created"):
+    """The conversation that goes on from the summary; `continues_id` is what was summed up."""
+
+    request_id: str
+    conversation: ConversationView
 
 
 class MessageAdded(msgspec.Struct, frozen=True, kw_only=True, tag="message.added"):
@@ -319,6 +339,7 @@ OutwardFrame = (
     | TurnAccepted
     | CancelAccepted
     | LeafChosen
+    | SummaryCreated
     | MessageAdded
     | MessagesDeleted
     | Event

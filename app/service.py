@@ -25,6 +25,8 @@ from app.chat.misses import Misses
 from app.chat.overview import Overview
 from app.chat.presence import Pages
 from app.chat.search import Search
+from app.chat.sequels import Sequels
+from app.chat.summaries import Summaries
 from app.chat.supervisor import Supervisor
 from app.chat.versions import Versions
 from app.chat.warming import Warming
@@ -87,6 +89,9 @@ class Service:
         self.supervisor = Supervisor(
             self.db, engine, self.logs, self.hub, usage=self.usage, titles=settings.titles
         )
+        self.summaries = Summaries(
+            engine, self.supervisor.intake, Sequels(self.db, self.hub, self.usage), self.usage
+        )
         self.items = Items(self.db, self.supervisor, self.usage)
         self.departures = Departures(self.db, self.supervisor)
         self.heads = self.supervisor.heads
@@ -114,6 +119,7 @@ class Service:
                 self.supervisor.running(),
                 self.watching.running(),
                 self.departures.running(),
+                self.summaries.running(),
                 self.warming.running(),
                 self.search.running(),
             ):

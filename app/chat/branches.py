@@ -36,6 +36,13 @@ class Step(NamedTuple):
     parent_id: MessageId | None
 
 
+class Behind(NamedTuple):
+    """Where a copied path goes on, and with which ids its first message follows what is there."""
+
+    message_id: MessageId
+    token_ids: tuple[int, ...]
+
+
 class Branches:
     """One user's branches at a time, in the database."""
 
@@ -49,7 +56,7 @@ class Branches:
     ) -> ConversationView:
         """Show the branch through this message, down to its newest end. Raises `NotFound`."""
         async with self._db.begin() as session:
-            row = await _locked(session, user_id, conversation_id)
+            row = await locked(session, user_id, conversation_id)
             steps = await _steps(session, conversation_id)
             _find(steps, message_id)
             row.leaf_id = tree.tip(steps, message_id)
@@ -65,7 +72,7 @@ class Branches:
         """
         self._usage.begins(user_id)
         async with self._db.begin() as session:
-            row = await _locked(session, user_id, conversation_id)
+            row = await locked(session, user_id, conversation_id)
             steps = await _steps(session, conversation_id)
             _find(steps, message_id)
             path = [step.id for step in tree.path(steps, message_id)]
@@ -75,7 +82,7 @@ class Branches:
             copy.title, copy.provisional_title = row.title, row.provisional_title
             session.add(copy)
             await session.flush()
-            copy.leaf_id = await _copy_path(session, path, copy.id)
+            copy.leaf_id = await copy_path(session, path, copy.id)
             copy.stored_bytes = await sizes.of_conversation(session, copy.id)
             await self._usage.store(session, user_id, copy.stored_bytes)
         return self._changed(user_id, copy)
@@ -88,7 +95,7 @@ class Branches:
         Where the shown branch went through it, the newest one beside it is shown, or what is above.
         """
         async with self._db.begin() as session:
-            row = await _locked(session, user_id, conversation_id)
+            row = await locked(session, user_id, conversation_id)
             steps = await _steps(session, conversation_id)
             top = _find(steps, message_id)
             gone = frozenset(tree.below(steps, message_id))
@@ -119,9 +126,10 @@ class Branches:
         return view
 
 
-async def _locked(
+async def locked(
     session: AsyncSession, user_id: UserId, conversation_id: ConversationId
 ) -> Conversation:
+    """Their conversation, until the transaction ends. Raises `NotFound`."""
     row = await session.scalar(
         select(Conversation)
         .where(Conversation.user_id == user_id, Conversation.id == conversation_id)
@@ -145,16 +153,23 @@ def _find(steps: Iterable[Step], message_id: MessageId) -> Step:
     return step
 
 
-async def _copy_path(
-    session: AsyncSession, path: Sequence[MessageId], conversation_id: ConversationId
+async def copy_path(
+    session: AsyncSession,
+    path: Sequence[MessageId],
+    conversation_id: ConversationId,
+    behind: Behind | None = None,
 ) -> MessageId | None:
-    """The path's last message in its copy."""
+    """Copy it with its responses, as a beginning or `behind` a message; the last one's copy.
+
+    Raises `Conflict` where an answer of it is still being written.
+    """
     messages = {m.id: m for m in await session.scalars(select(Message).where(Message.id.in_(path)))}
     query = select(Response).where(Response.message_id.in_(path)).order_by(Response.id)
     responses = list(await session.scalars(query))
     if not all(answer.status.ended for answer in responses):
         raise Conflict("The answer is still being written.", code="turn_in_progress")
-    copied: dict[MessageId | None, MessageId | None] = {None: None}
+    above = messages[path[0]].parent_id
+    copied: dict[MessageId | None, MessageId | None] = {above: behind and behind.message_id}
     for old_id in path:
         old = messages[old_id]
         copied[old_id] = new_message_id()
@@ -164,6 +179,11 @@ async def _copy_path(
             "parent_id": copied[old.parent_id],
             "client_message_id": None,
         }
+        if behind is not None:
+            # Something else was said before: it is under that head, and not what its words find.
+            values |= {"head_token_ids": None, "path_digest": None}
+            if old_id == path[0]:
+                values["token_ids"] = behind.token_ids
         session.add(Message(**values))
     await session.flush()
     for answer in responses:
@@ -179,7 +199,7 @@ async def _copy_path(
         }
         session.add(Response(**values))
     await session.flush()
-    await search.index(session, [new_id for new_id in copied.values() if new_id is not None])
+    await search.index(session, [one for old_id in path if (one := copied[old_id]) is not None])
     return copied[path[-1]]
 
 

@@ -37,6 +37,7 @@ def conversation_view(row: Conversation) -> ConversationView:
         archived=row.archived_at is not None,
         pinned=row.pinned_at is not None,
         kept_warm=row.kept_warm,
+        continues_id=row.continues_id,
     )
 
 

@@ -245,7 +245,7 @@ class Turn:
                 status=status,
                 completed_at=seconds(utc_now()),
                 incomplete_reason=incomplete_reason,
-                usage=_usage(receipt),
+                usage=usage_of(receipt),
                 receipt=receipt,
             ),
             user_id=self.response.user_id,
@@ -282,7 +282,8 @@ class Turn:
                 return
 
 
-def _usage(receipt: Receipt | None) -> Usage | None:
+def usage_of(receipt: Receipt | None) -> Usage | None:
+    """What clients are told of it."""
     if receipt is None:
         return None
     return Usage(

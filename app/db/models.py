@@ -378,6 +378,8 @@ class Conversation(Base):
     archived_at: Mapped[datetime | None]
     """Since then it is not in the list, and otherwise as it was."""
     pinned_at: Mapped[datetime | None]
+    continues_id: Mapped[ConversationId | None]
+    """From whose summary it goes on. No foreign key: that one may be deleted."""
     kept_warm: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Its owner wants its KV to stay, within what the budgets allow."""
     stored_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")

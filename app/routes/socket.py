@@ -18,6 +18,8 @@ from app.chat.drafts import Typist
 from app.chat.eventlog import EventLog, EventLogs
 from app.chat.hub import Feed, Hub
 from app.chat.liveness import Presence
+from app.chat.sequels import Source
+from app.chat.summaries import Summaries
 from app.chat.supervisor import Supervisor
 from app.errors import InvalidRequest, NotFound, TooMany
 from app.frames import (
@@ -32,6 +34,8 @@ from app.frames import (
     ResponseCancel,
     Subscribe,
     Subscribed,
+    SummaryCreate,
+    SummaryCreated,
     TurnAccepted,
     TurnContinue,
     TurnCreate,
@@ -76,18 +80,20 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     conversations: Conversations
     supervisor: Supervisor
     logs: EventLogs
+    summaries: Summaries
     typist: Typist
     presence: Presence
 
 
 @websocket("/ws")
-async def browser_socket(
+async def browser_socket(  # noqa: PLR0913  each is something that a frame may ask for
     socket: WebSocket[Any, Any, Any],
     gate: NamedDependency[Gate],
     conversations: NamedDependency[Conversations],
     *,
     supervisor: NamedDependency[Supervisor],
     logs: NamedDependency[EventLogs],
+    summaries: NamedDependency[Summaries],
     hub: NamedDependency[Hub],
 ) -> None:
     async with answering(socket):
@@ -106,6 +112,7 @@ async def browser_socket(
                     conversations=conversations,
                     supervisor=supervisor,
                     logs=logs,
+                    summaries=summaries,
                     typist=typist,
                     presence=presence,
                 )
@@ -124,7 +131,7 @@ class Connection:
 
     async def run(self, feed: Feed, glance: Glance) -> None:
         def begin(group: asyncio.TaskGroup) -> list[Part]:
-            rooms = self._rooms
+            rooms, self._group = self._rooms, group
             self._watches = Watches(group, self._outbox, rooms.logs, rooms.presence)
             return [self._read(), self._pass_on(feed), self._tell(glance), self._grow_old()]
 
@@ -225,18 +232,24 @@ class Connection:
                 await self._create_turn(frame)
             case LeafChoose():
                 await self._choose_leaf(frame)
+            case SummaryCreate():
+                # It takes as long as an answer; the frames behind it do not wait for it.
+                self._group.create_task(self._sum_up(frame))
             case ResponseCancel():
                 await self._cancel(frame)
             case frames.Draft():
                 self._rooms.typist.hear(unsent_turn(frame))
             case frames.Presence():
-                # Only what was subscribed to, where the owner was asked for, can be looked at.
-                if self._watches.holds(frame.conversation_id):
-                    self._rooms.presence.see(frame.conversation_id, frame.state)
+                self._see(frame)
             case Hello():
                 raise InvalidRequest("A hello comes first, and once.", code="unexpected_hello")
             case _:
                 assert_never(frame)
+
+    def _see(self, frame: frames.Presence) -> None:
+        """Only what was subscribed to, where the owner was asked for, can be looked at."""
+        if self._watches.holds(frame.conversation_id):
+            self._rooms.presence.see(frame.conversation_id, frame.state)
 
     async def _subscribe(self, frame: Subscribe) -> None:
         if len(frame.cursors) > MOST_CURSORS:
@@ -296,6 +309,15 @@ class Connection:
         await self._outbox.put(
             LeafChosen(request_id=frame.request_id, conversation_id=shown.id, leaf_id=shown.leaf_id)
         )
+
+    async def _sum_up(self, frame: SummaryCreate) -> None:
+        asked = Source(frame.conversation_id, frame.leaf_id, frame.client_message_id)
+        try:
+            made = await self._rooms.summaries.go_on(self._page.principal.user_id, asked)
+            answer: OutwardFrame = SummaryCreated(request_id=frame.request_id, conversation=made)
+        except Exception as error:  # noqa: BLE001 -- becomes a frame; logged where unforeseen
+            answer = error_frame(as_app_error(error), frame.request_id)
+        await self._outbox.put(answer)
 
     async def _cancel(self, frame: ResponseCancel) -> None:
         step = await self._rooms.supervisor.cancel(self._page.principal, frame.response_id)

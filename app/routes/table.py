@@ -20,6 +20,7 @@ from app.routes import (
     schema,
     search,
     static,
+    summaries,
     transfer,
     versions,
 )
@@ -62,6 +63,7 @@ ACCOUNT = [
 PAGE = [
     *conversations.handlers,
     *events.handlers,
+    *summaries.handlers,
     *library.handlers,
     *versions.handlers,
     *files.handlers,

@@ -26,6 +26,8 @@ from app.frames import (
     OutwardFrame,
     Presence,
     PresenceState,
+    SummaryCreate,
+    SummaryCreated,
     TurnAccepted,
     TurnContinue,
     TurnEdit,
@@ -129,6 +131,15 @@ async def test_every_frame_of_a_real_socket_is_valid_by_the_published_schema(
             LeafChoose(request_id="l", conversation_id=conversation_id, message_id=parent_id)
         )
         await tab.expect(ConversationChanged)
+        await tab.send(
+            SummaryCreate(
+                request_id="s",
+                conversation_id=conversation_id,
+                client_message_id="s",
+                leaf_id=parent_id,
+            )
+        )
+        await tab.expect(SummaryCreated)
         branch = f"/api/conversations/{conversation_id}/messages/{seen_id}"
         (await somebody.client.delete(branch)).raise_for_status()
         await tab.expect(MessagesDeleted)

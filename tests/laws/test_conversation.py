@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,8 @@ import pytest
 from sqlalchemy import select
 
 from app.chat.ledger import Act
+from app.chat.sequels import Sequels, Source
+from app.chat.summaries import Summaries
 from app.db.base import Database
 from app.db.models import Message, Response
 from app.db.revisions import migrate
@@ -18,11 +21,11 @@ from app.db.types import AccountRole
 from app.events import LogEvent, ResponseStatus, TextDelta
 from app.ids import LoginId, UserId
 from app.people.accounts import Principal
-from engine.api import Engine, RenderRequest, Role, Seam
+from engine.api import Engine, Limits, MissReason, Receipt, RenderRequest, Role, Seam
 from engine.api import Message as Said
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.echo import EchoEngine
-from tests.kit.engines import open_local
+from tests.kit.engines import a_config, open_local
 from tests.kit.killed import Acknowledged
 
 
@@ -96,6 +99,98 @@ async def test_03_stored_ids_equal_the_whole_rendering(sqlite: Database):
         )
         assert reply.seam is Seam.STOPPED
         assert await prompt_of(domain, second.id) == whole
+
+
+async def test_02_a_title_costs_the_next_turn_nothing(tmp_path: Path):
+    """Whether it has ended by then, or the turn has to stop it."""
+    receipts: dict[bool, list[dict[str, object]]] = {}
+    for titles in (True, False):
+        url = f"sqlite:///{tmp_path}/{titles}.db"
+        await migrate(url)
+        async with (
+            contextlib.aclosing(Database(url)) as db,
+            open_local() as engine,
+            open_domain(db, engine, titles=titles) as domain,
+        ):
+            ann = await new_person(db)
+            told = receipts[titles] = []
+            for waits in (True, False):
+                conversation = await domain.conversations.create(ann.user_id)
+                for text in ("Name an animal of the sea.", "And a plant?", "Now a stone."):
+                    end = await domain.say(ann, conversation.id, text, max_tokens=12)
+                    told.append(_cost(end.response.receipt))
+                    if waits:
+                        await domain.titled()
+
+    assert receipts[True] == receipts[False]
+
+
+async def test_02_a_summary_costs_its_source_nothing_and_what_goes_on_is_warm(sqlite: Database):
+    async with open_local() as engine, open_domain(sqlite, engine) as domain:
+        sequels = Sequels(sqlite, domain.hub, domain.usage)
+        summaries = Summaries(engine, domain.supervisor.intake, sequels, domain.usage)
+        async with summaries.running():
+            ann = await new_person(sqlite)
+            source = await domain.conversations.create(ann.user_id)
+            await domain.say(ann, source.id, "Name an animal.", max_tokens=12)
+            end = await domain.say(ann, source.id, "And a plant?", max_tokens=12)
+            before = len(await prompt_of(domain, end.response.id)) + 12
+            asked = Source(source.id, end.response.message_id, "s1")
+            made = await summaries.go_on(ann.user_id, asked)
+            (_, summary) = await domain.conversations.messages(ann.user_id, made.id)
+            assert summary.response is not None
+            assert summary.response.receipt is not None
+            told = summary.response.receipt
+            path = await domain.nodes(summary.id)
+            assert told.cached_tokens >= before - 2
+            assert told.output_tokens == len(path[-1].token_ids)
+
+            next_turn = await domain.say(ann, source.id, "Now a stone.", max_tokens=4)
+            first = await domain.say(ann, made.id, "Now a stone.", max_tokens=4)
+
+    assert next_turn.response.receipt is not None
+    assert next_turn.response.receipt.cached_tokens >= before - 2
+    assert first.response.receipt is not None
+    known = sum(len(node.token_ids) for node in path) + len(path[0].head_token_ids or ())
+    assert first.response.receipt.cached_tokens >= known - 1
+    assert first.response.receipt.miss_reason is None
+
+
+async def test_16_a_cut_is_a_new_branch_and_what_follows_is_appended(sqlite: Database):
+    """The receipt says where the prompt departs from what was sent before: behind the head."""
+    config = a_config(context_tokens=256)
+    async with open_local(config) as engine, open_domain(sqlite, engine) as domain:
+        ann = await new_person(sqlite)
+        response, prompts, receipts = None, [], []
+        for number in range(10):
+            text = f"Tell me of {number}. " + "It was a long day at sea. " * 4
+            more = {"shortenable": True, "limits": Limits(max_output_tokens=8)}
+            asked = await domain.respond(ann, text, response, instructions="Be brief.", **more)
+            response = (await domain.ended(ann, asked)).response
+            prompts.append(await prompt_of(domain, response.id))
+            receipts.append(response.receipt)
+
+    assert all(len(prompt) < 256 for prompt in prompts)
+    cuts = 0
+    for (before, now), receipt in zip(pairwise(prompts), receipts[1:], strict=True):
+        assert receipt is not None
+        if now[: len(before)] == before:
+            assert receipt.cached_tokens >= len(before)
+            assert receipt.miss_reason is None
+        else:
+            cuts += 1
+            assert receipt.miss_reason is MissReason.NEW_BRANCH
+            assert receipt.differs_at is not None
+            assert before[: receipt.differs_at] == now[: receipt.differs_at]
+            assert before[receipt.differs_at] != now[receipt.differs_at]
+    assert 2 <= cuts <= 4
+
+
+def _cost(receipt: Receipt | None) -> dict[str, object]:
+    """What it says but for times and places."""
+    assert receipt is not None
+    told = msgspec.structs.asdict(receipt)
+    return {key: value for key, value in told.items() if key[-2:] != "_s" and key != "boot_id"}
 
 
 async def test_11_two_users_share_the_persona_and_nothing_else(sqlite: Database):

@@ -38,6 +38,7 @@ export interface ConversationView {
   archived: boolean;
   pinned: boolean;
   kept_warm: boolean;
+  continues_id: string | null;
 }
 
 export interface ConversationWarmth {
@@ -259,6 +260,20 @@ export interface Subscribed {
   leaf_id: string | null;
 }
 
+export interface SummaryCreate {
+  type: "summary.create";
+  request_id: string;
+  conversation_id: string;
+  client_message_id: string;
+  leaf_id: string;
+}
+
+export interface SummaryCreated {
+  type: "summary.created";
+  request_id: string;
+  conversation: ConversationView;
+}
+
 export interface TextDelta {
   type: "response.output_text.delta";
   sequence_number: number;
@@ -363,8 +378,8 @@ export interface Welcome {
   user_id: string;
 }
 
-export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | TurnEdit | TurnRegenerate | TurnContinue | LeafChoose | ResponseCancel | Presence | Draft;
+export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | TurnEdit | TurnRegenerate | TurnContinue | LeafChoose | SummaryCreate | ResponseCancel | Presence | Draft;
 
-export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | LeafChosen | MessageAdded | MessagesDeleted | Event | Snapshot | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged | ErrorFrame;
+export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | LeafChosen | SummaryCreated | MessageAdded | MessagesDeleted | Event | Snapshot | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged | ErrorFrame;
 
 export const PROTOCOL = 1;

@@ -1,0 +1,291 @@
+"""Summaries: a conversation that is full goes on in a new one, which begins with what it was about.
+
+    source   [head) [turn 1] .. [turn n-1] [turn n]
+    asked    [head) [turn 1] .. [turn n-1] [question)          behind warm ids, and thrown away
+    new      [head) [question) [summary)   [turn n]            a conversation of its own
+
+The summary is the model's words and stands where those belong: in an answer, with its receipt, and
+never among instructions. As much of the beginning is summed up as leaves room for that; the turns
+behind it are carried along id by id. Whatever ends it before the summary is there leaves nothing.
+Source for twice by the same name it is the same. What is stored, and how, is `sequels`'.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from app.chat.asides import Aside, aside_job, heard
+from app.chat.entry import Considered, TurnRequest, make_entry
+from app.chat.intake import RETRY_AFTER_S, Intake, engine_errors, room_of
+from app.chat.ledger import Branch, Entry, Node
+from app.chat.prompt import Prompt, Wanted
+from app.chat.sequels import Sequel, Sequels, Source, parted, tokens_of
+from app.errors import AppError, Conflict, InvalidRequest, PromptTooLong, TooMany, Unavailable
+from app.events import ConversationView
+from app.ids import ConversationId, UserId, new_conversation_id
+from app.people.usage import Ask, Usage
+from engine.api import (
+    Engine,
+    FinishReason,
+    Job,
+    JobClass,
+    JobId,
+    Limits,
+    Message,
+    ModelCard,
+    RenderRequest,
+    Role,
+    Seam,
+    Stability,
+)
+from engine.errors import EngineError
+
+LOG = logging.getLogger(__name__)
+
+QUESTION = (
+    "Please sum up our conversation so far: what I wanted, what we found and decided, and what is"
+    " still open. We will go on from there."
+)
+MOST_TOKENS = 512
+"""Of a summary; and never more than a quarter of what there is room for."""
+SEAM_TOKENS = 16
+"""More than the glue before the question grows by where another message comes before it."""
+MOST_RUNNING = 2
+"""Summaries in the engine at once; its queue is for turns."""
+WARM_UP = Limits(max_output_tokens=0)
+BUSY_S = 5.0
+
+
+class _Work(NamedTuple):
+    name: str
+    made: asyncio.Future[ConversationView]
+    task: asyncio.Task[None]
+
+
+class Summaries:
+    """One per server. What is under way goes on without whoever asked."""
+
+    def __init__(self, engine: Engine, intake: Intake, sequels: Sequels, usage: Usage) -> None:
+        self._engine = engine
+        self._intake = intake
+        self._sequels = sequels
+        self._usage = usage
+        self._works: dict[tuple[UserId, ConversationId], _Work] = {}
+        self._seats = asyncio.Semaphore(MOST_RUNNING)
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Enter and leave it in one task, while the database is open."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                yield
+            finally:
+                self._tasks = None
+                for work in self._works.values():
+                    work.task.cancel()
+
+    async def go_on(self, user_id: UserId, asked: Source) -> ConversationView:
+        """The conversation that goes on from a summary of that branch, made or made before.
+
+        Raises `NotFound`, `Conflict` ("turn_in_progress", "summary_in_progress", or
+        "summary_stopped"), `InvalidRequest`, `PromptTooLong`, `TooMany`, `QuotaExceeded` and
+        `Unavailable`.
+        """
+        earlier = await self._sequels.find(user_id, asked)
+        if earlier is not None:
+            return earlier
+        work = self._works.get((user_id, asked.conversation_id))
+        if work is None:
+            work = self._begin(user_id, asked)
+        elif work.name != asked.client_message_id:
+            raise Conflict("It is being summed up already.", code="summary_in_progress")
+        return await asyncio.shield(work.made)
+
+    async def stop(self, user_id: UserId, conversation_id: ConversationId) -> None:
+        """Nothing of it is kept; who waits for it is told. Idempotent."""
+        work = self._works.get((user_id, conversation_id))
+        if work is not None:
+            work.task.cancel()
+            await asyncio.wait((work.task,))
+
+    def _begin(self, user_id: UserId, asked: Source) -> _Work:
+        if self._tasks is None:
+            raise Unavailable("The server is stopping.", retry_after_s=RETRY_AFTER_S)
+        if any(owner_id == user_id for owner_id, _ in self._works):
+            words = "Another conversation of yours is being summed up."
+            raise TooMany(words, retry_after_s=BUSY_S)
+        self._usage.begins(user_id)
+        key = (user_id, asked.conversation_id)
+        made: asyncio.Future[ConversationView] = asyncio.get_running_loop().create_future()
+        made.add_done_callback(partial(self._over, key))
+        task = self._tasks.create_task(self._work(user_id, asked, made))
+        task.add_done_callback(partial(_stopped, made))
+        work = self._works[key] = _Work(asked.client_message_id, made, task)
+        return work
+
+    def _over(
+        self, key: tuple[UserId, ConversationId], made: asyncio.Future[ConversationView]
+    ) -> None:
+        del self._works[key]
+        made.exception()  # it was heard, also where nobody waits any more
+
+    async def _work(
+        self, user_id: UserId, asked: Source, made: asyncio.Future[ConversationView]
+    ) -> None:
+        try:
+            view = await self._make(user_id, asked)
+        except Exception as error:  # noqa: BLE001  it is the caller's, wherever the caller is
+            made.set_exception(error)
+            return
+        made.set_result(view)
+        await self._warm(user_id, view)
+
+    # ------------------------------------------------------------ from a branch to a summary
+
+    async def _make(self, user_id: UserId, asked: Source) -> ConversationView:
+        question = TurnRequest(
+            conversation_id=asked.conversation_id,
+            message_id=asked.leaf_id,
+            client_message_id=None,
+            messages=(Message(role=Role.USER, text=QUESTION),),
+        )
+        card, wanted, rendered = await self._intake.wanted(user_id, question)
+        if not wanted.branch.said:
+            raise InvalidRequest("Nothing was said yet.", code="nothing_to_sum_up")
+        async with engine_errors():
+            prompt = await self._intake.prompts.make(card, wanted, rendered)
+        output = min(MOST_TOKENS, room_of(card) // 4)
+        carried: tuple[Node, ...] = ()
+        if len(prompt.token_ids) + output > room_of(card):
+            prompt, carried = await self._cut(card, wanted, prompt, output)
+        begun = await self._beginning(card, wanted, asked)
+        response_id = begun.response.view.id
+        await self._usage.let_in(
+            Ask(
+                response_id=response_id,
+                user_id=user_id,
+                key_id="",
+                model=card.name,
+                held_tokens=len(prompt.token_ids) + output,
+                stored_bytes=0,
+            )
+        )
+        job = aside_job(user_id, asked.conversation_id, prompt, Limits(max_output_tokens=output))
+        try:
+            async with self._seats, engine_errors():
+                answer = await self._ask(job)
+            carried = await self._behind(card, answer, carried)
+            sequel = Sequel(begun=begun, answer=answer, carried=carried)
+            return await self._sequels.store(user_id, asked, sequel)
+        finally:
+            self._usage.release(response_id)
+
+    async def _cut(
+        self, card: ModelCard, wanted: Wanted, prompt: Prompt, output: int
+    ) -> tuple[Prompt, tuple[Node, ...]]:
+        nodes = tuple(node for node in prompt.path if not node.is_mark)
+        around = len(prompt.token_ids) - tokens_of(nodes)
+        found = parted(nodes, room_of(card) - output - around - SEAM_TOKENS)
+        if found is None:
+            raise PromptTooLong(
+                "The first message alone leaves no room for a summary.",
+                needed_tokens=len(prompt.token_ids) + output,
+                limit_tokens=room_of(card),
+                field="leaf_id",
+            )
+        branch = msgspec.structs.replace(wanted.branch, path=found.summed_up)
+        wanted = msgspec.structs.replace(wanted, branch=branch)
+        async with engine_errors():
+            return await self._intake.prompts.make(card, wanted), found.carried
+
+    async def _ask(self, job: Job) -> Aside:
+        """What is thrown away has only spare room; somebody waits for this, so it may take more."""
+        answer = await heard(self._engine, job)
+        if answer is not None and answer.end.reason is FinishReason.REFUSED:
+            again = msgspec.structs.replace(
+                job, job_id=JobId(f"{job.job_id}_again"), job_class=JobClass.INTERACTIVE
+            )
+            answer = await heard(self._engine, again)
+        is_whole = answer is not None and answer.end.reason in (
+            FinishReason.STOP,
+            FinishReason.LENGTH,
+        )
+        if answer is None or not is_whole or not answer.text.strip():
+            raise Unavailable("The model gave no summary.", retry_after_s=RETRY_AFTER_S)
+        return answer
+
+    # ------------------------------------------------------------ from a summary to a conversation
+
+    async def _beginning(self, card: ModelCard, wanted: Wanted, asked: Source) -> Entry:
+        """The question as the first message of a conversation under the same head."""
+        branch = Branch(
+            session_id=new_conversation_id(),
+            conversation=None,
+            reads=wanted.branch.reads,
+            head=wanted.branch.head,
+        )
+        async with engine_errors():
+            prompt = await self._intake.prompts.make(
+                card, msgspec.structs.replace(wanted, branch=branch)
+            )
+        return make_entry(
+            Considered(
+                user_id=wanted.user_id,
+                request=TurnRequest(
+                    messages=wanted.new.messages, client_message_id=asked.client_message_id
+                ),
+                branch=msgspec.structs.replace(branch, head=None),
+                prompt=prompt,
+                recalled=(),
+                carried=0,
+                card=card,
+                epoch=self._intake.epoch,
+            )
+        )
+
+    async def _behind(
+        self, card: ModelCard, answer: Aside, carried: tuple[Node, ...]
+    ) -> tuple[Node, ...]:
+        """The first of them follows the summary now, and closes it."""
+        if not carried or card.template.stability is Stability.UNSTABLE:
+            return carried
+        first = carried[0]
+        async with engine_errors():
+            rendered = await self._intake.prompts.render(
+                RenderRequest(
+                    messages=(Message(role=first.role, text=first.text),),
+                    seam=answer.end.seam,
+                    opens_reply=first.seam is Seam.CUT,
+                )
+            )
+        return (msgspec.structs.replace(first, token_ids=rendered.token_ids), *carried[1:])
+
+    async def _warm(self, user_id: UserId, conversation: ConversationView) -> None:
+        """Its first turn computes only what is new, if this comes to its end before it."""
+        request = TurnRequest(
+            conversation_id=conversation.id,
+            message_id=conversation.leaf_id,
+            messages=(),
+            generate=False,
+        )
+        try:
+            card, wanted, rendered = await self._intake.wanted(user_id, request)
+            prompt = await self._intake.prompts.make(card, wanted, rendered)
+            await heard(self._engine, aside_job(user_id, conversation.id, prompt, WARM_UP))
+        except (AppError, EngineError):
+            pass  # the turn itself will say what is wrong
+        except Exception:  # the conversation is there, warm or not
+            LOG.exception("%s was not warmed", conversation.id)
+
+
+def _stopped(made: asyncio.Future[ConversationView], _: asyncio.Task[None]) -> None:
+    """A task that is cancelled before its first step can tell nobody itself."""
+    if not made.done():
+        made.set_exception(Conflict("The summary was stopped.", code="summary_stopped"))
