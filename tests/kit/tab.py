@@ -37,6 +37,8 @@ from tests.kit.people import quick_passwords
 from tests.kit.server import Server
 
 PASSWORD = "a quiet word"
+SOON = httpx.Limits(keepalive_expiry=2.0)
+"""An idle connection is left before the server leaves it, which it does after five seconds."""
 LONG = "Write a very long story, with many chapters, about a lighthouse and the sea."
 """Asks for an answer that is still on its way when a test acts."""
 
@@ -235,7 +237,7 @@ async def person(
 @contextlib.asynccontextmanager
 async def browser(server: Server | Site, email: str) -> AsyncIterator[Person]:
     """The signed-in browser of whoever has this address."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=SOON) as client:
         await client.get("/api/account")
         client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
         await sign_in(client, email)
