@@ -84,7 +84,7 @@ class Branches:
             await session.flush()
             copy.leaf_id = await copy_path(session, path, copy.id)
             copy.stored_bytes = await sizes.of_conversation(session, copy.id)
-            await self._usage.store(session, user_id, copy.stored_bytes)
+            await session.run_sync(self._usage.store, user_id, copy.stored_bytes)
         return self._changed(user_id, copy)
 
     async def prune(
@@ -111,7 +111,7 @@ class Branches:
             freed = await sizes.of_messages(session, select(walk.c.id))
             row.stored_bytes -= freed
             await session.flush()
-            await correct(session, user_id, -freed)
+            await session.run_sync(correct, user_id, -freed)
             await session.execute(delete(Message).where(Message.id.in_(select(walk.c.id))))
         self._changed(user_id, row)
         ids = tuple(sorted(gone))
@@ -199,7 +199,8 @@ async def copy_path(
         }
         session.add(Response(**values))
     await session.flush()
-    await search.index(session, [one for old_id in path if (one := copied[old_id]) is not None])
+    new_ids = [one for old_id in path if (one := copied[old_id]) is not None]
+    await session.run_sync(search.index, new_ids)
     return copied[path[-1]]
 
 

@@ -172,7 +172,7 @@ class Conversations:
             if changes.kept_warm:
                 await session.flush()
                 tokens = await _kept_tokens(session, user_id)
-                await self._usage.check_kept(session, user_id, tokens * kv_bytes_per_token)
+                await session.run_sync(self._usage.check_kept, user_id, tokens * kv_bytes_per_token)
         return self._changed(user_id, row)
 
     async def wants_title(self, user_id: UserId, conversation_id: ConversationId) -> bool:
@@ -237,7 +237,7 @@ class Conversations:
             )
             if freed is None:
                 raise NotFound("There is no such conversation.", field="conversation_id")
-            await correct(session, user_id, -freed)
+            await session.run_sync(correct, user_id, -freed)
         self._hub.publish(user_id, ConversationDeleted(conversation_id=conversation_id))
 
     def _changed(self, user_id: UserId, row: Conversation) -> ConversationView:

@@ -110,9 +110,9 @@ class Imports:
                 if one.response is not None
             )
             await session.flush()
-            await search.index(session, new_ids.values())
+            await session.run_sync(search.index, new_ids.values())
             row.stored_bytes = await sizes.of_conversation(session, row.id)
-            await self._usage.store(session, user_id, row.stored_bytes)
+            await session.run_sync(self._usage.store, user_id, row.stored_bytes)
             wanted = saved.reads[0].id if saved.reads else None
             return rows.conversation_view(row), wanted not in (None, row.persona_id)
 
@@ -120,7 +120,7 @@ class Imports:
         async with self._db.begin() as session:
             gone = delete(Conversation).where(Conversation.id.in_([one.id for one in made]))
             freed = await session.scalars(gone.returning(Conversation.stored_bytes))
-            await correct(session, user_id, -sum(freed))
+            await session.run_sync(correct, user_id, -sum(freed))
 
 
 async def _permitted(

@@ -118,7 +118,7 @@ class Items:
         """Oldest first. Raises `NotFound`."""
         async with self._db.read() as session:
             row = await _found(session, _owned(user_id, conversation_id))
-            branch = await places.branch_to(session, row, row.leaf_id)
+            branch = await session.run_sync(places.branch_to, row, row.leaf_id)
             said = branch.said
             statuses = await _statuses(session, [node.id for node in said])
         return tuple(
@@ -151,7 +151,7 @@ class Items:
             freed = await sizes.of_messages(session, gone)
             row.stored_bytes -= freed
             await session.flush()
-            await correct(session, user_id, -freed)
+            await session.run_sync(correct, user_id, -freed)
             await session.delete(message)
             labelled = _labelled(row)
         # Its blocks hold what was taken out; whose branch a block is of, the engine cannot tell.

@@ -161,7 +161,7 @@ class Library:
             await _check_documents(session, user_id, says)
             if own:
                 await _check_room(session, user_id, kind)
-                await self._usage.store(session, user_id, _bytes_of(says))
+                await session.run_sync(self._usage.store, user_id, _bytes_of(says))
             elif not await session.scalar(select(is_admin(user_id))):
                 raise Forbidden("Only an administrator publishes for others.", field="visibility")
             item_id: ItemId = new_persona_id() if kind is ItemKind.PERSONA else new_document_id()
@@ -184,7 +184,7 @@ class Library:
             item = await _edited(session, user_id, kind, item_id)
             await _check_documents(session, user_id, says)
             if item.owner_id is not None:
-                await self._usage.store(session, item.owner_id, _bytes_of(says))
+                await session.run_sync(self._usage.store, item.owner_id, _bytes_of(says))
             item.newest += 1
             _add_version(session, item, says)
             await session.flush()

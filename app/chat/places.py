@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import false, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from app.chat import rows, tree
 from app.chat.ledger import Act, Branch, Entry, Head, Node, Place, StoredResponse
@@ -21,8 +21,8 @@ OPEN = (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 """What a response is in while it may still be written."""
 
 
-async def turning_point(
-    session: AsyncSession, conversation: Conversation, place: Place
+def turning_point(
+    session: Session, conversation: Conversation, place: Place
 ) -> tuple[MessageId | None, Node | None]:
     """The message that the turn goes below, and the answer that it takes up again."""
     if place.act is Act.SAY:
@@ -31,7 +31,7 @@ async def turning_point(
         if conversation.labels is None:
             raise NotFound("There is no such conversation.", field="conversation_id")
         return conversation.leaf_id, None
-    row = await session.get(Message, place.message_id) if place.message_id else None
+    row = session.get(Message, place.message_id) if place.message_id else None
     if row is None or row.conversation_id != place.conversation_id:
         raise NotFound("There is no such message in this conversation.", field="message_id")
     if place.act is Act.EDIT:
@@ -42,7 +42,7 @@ async def turning_point(
     _check_role(row, Role.ASSISTANT, "This is not an answer.")
     if place.act is Act.REGENERATE:
         return row.parent_id, None
-    status = await session.scalar(select(Response.status).where(Response.message_id == row.id))
+    status = session.scalar(select(Response.status).where(Response.message_id == row.id))
     if status in OPEN:
         raise Conflict("This answer is still being written.", code="turn_in_progress")
     if status is ResponseStatus.COMPLETED or not row.text:
@@ -59,9 +59,7 @@ def _check_role(row: Message, role: Role, words: str) -> None:
         raise InvalidRequest(words, field="message_id")
 
 
-async def check_place(
-    session: AsyncSession, conversation: Conversation, entry: Entry
-) -> MessageId | None:
+def check_place(session: Session, conversation: Conversation, entry: Entry) -> MessageId | None:
     """What the same `client_message_id` stored before; else the place must be as it was seen."""
     end = conversation.leaf_id if entry.leaf_checked else entry.parent_id
     seen = entry.seen_leaf_id if entry.leaf_checked else entry.parent_id
@@ -71,11 +69,8 @@ async def check_place(
         sent & (Message.conversation_id == conversation.id)
     )
     query = select(Message.id, Message.client_message_id, Response.status)
-    found = (
-        await session.execute(
-            query.outerjoin(Response, Response.message_id == Message.id).where(wanted)
-        )
-    ).all()
+    query = query.outerjoin(Response, Response.message_id == Message.id).where(wanted)
+    found = session.execute(query).all()
     earlier = (id_ for id_, told, _ in found if name is not None and told == name)
     if (earlier_id := next(earlier, None)) is not None:
         return earlier_id
@@ -91,9 +86,7 @@ async def check_place(
     return None
 
 
-async def branch_to(
-    session: AsyncSession, conversation: Conversation, leaf_id: MessageId | None
-) -> Branch:
+def branch_to(session: Session, conversation: Conversation, leaf_id: MessageId | None) -> Branch:
     branch = Branch(
         session_id=conversation.id,
         conversation=rows.conversation_view(conversation),
@@ -102,14 +95,14 @@ async def branch_to(
     )
     if leaf_id is None:
         return branch
-    nodes, row = await _nodes_above(session, conversation.id, leaf_id)
+    nodes, row = _nodes_above(session, conversation.id, leaf_id)
     path = tree.path(nodes, leaf_id)
     last = None if row is None else rows.stored_response(row, reply_text(path[-1]))
     return msgspec.structs.replace(branch, path=tuple(path), head=_head_of(path, last), last=last)
 
 
-async def _nodes_above(
-    session: AsyncSession, conversation_id: ConversationId, leaf_id: MessageId
+def _nodes_above(
+    session: Session, conversation_id: ConversationId, leaf_id: MessageId
 ) -> tuple[list[Node], Response | None]:
     """The leaf and everything above it, and the response that the leaf is of.
 
@@ -126,7 +119,7 @@ async def _nodes_above(
     of_leaf = (Message.id == leaf_id) & ((Response.message_id == Message.id) | sent_with)
     query = select(Message, Response).join(walk, Message.id == walk.c.id)
     query = query.outerjoin(Response, of_leaf).order_by(Response.id)
-    found = (await session.execute(query)).all()
+    found = session.execute(query).all()
     if not found:
         raise NotFound("There is no such message in this conversation.", field="parent_id")
     responses = (response for _, response in found if response is not None)

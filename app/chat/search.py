@@ -13,11 +13,12 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
 
 import msgspec
 from sqlalchemy import ColumnElement, Select, cast, column, exists, select, table
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from app.chat.rows import seconds
 from app.chat.words import Phrase, Piece, excerpt, is_beginning, phrases, words
@@ -109,8 +110,7 @@ class Search:
                 ids = list(await session.scalars(_not_indexed(last_id)))
             if not ids:
                 return done
-            async with self._db.jot() as session:
-                await index(session, ids)
+            await self._db.note(partial(index, message_ids=ids))
             done, last_id = done + len(ids), ids[-1]
 
     async def _catch_up(self) -> None:
@@ -129,7 +129,7 @@ class Search:
         return MessageText.number.in_(rows)
 
 
-async def index(session: AsyncSession, message_ids: Iterable[MessageId]) -> None:
+def index(session: Session, message_ids: Iterable[MessageId]) -> None:
     """Make these messages findable as they are stored now, in the caller's transaction.
 
     Passed over is what is gone, says nothing, or belongs to a conversation that is not listed.
@@ -142,13 +142,13 @@ async def index(session: AsyncSession, message_ids: Iterable[MessageId]) -> None
         # So that none of them is deleted before what refers to it is there.
         .with_for_update(read=True, key_share=True, of=Message)
     )
-    found = (await session.execute(query)).all()
+    found = session.execute(query).all()
     if not found:
         return
     insert = (sqlite if session.get_bind().dialect.name == "sqlite" else postgresql).insert(
         MessageText
     )
-    await session.execute(
+    session.execute(
         insert.on_conflict_do_update(
             index_elements=[MessageText.message_id], set_={"words": insert.excluded.words}
         ),

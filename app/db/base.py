@@ -3,26 +3,31 @@
 `begin()` writes and commits, `read()` only looks; both are left before anybody awaits a socket or
 the engine, so that a connection is never held by a stream. Nothing hands out a session that lives
 longer. What `begin()` committed outlives a power cut (law 17); `jot()` is for what may be lost.
+`write`, `note` and `look` do the same for work that is one plain function: the road of a turn.
 SQLite by default, PostgreSQL for more; what differs between them ends in this file.
 """
 
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from advanced_alchemy.config import AsyncSessionConfig, EngineConfig, SQLAlchemyAsyncConfig
-from sqlalchemy import URL, Connection, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.figures import DatabaseFigures
 from app.errors import Conflict
+
+T = TypeVar("T")
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -33,6 +38,8 @@ _BUSY_MS = 10_000
 """How long SQLite waits for another process's writer (a `keepwarm admin` beside the server)."""
 _SYNCHRONOUS = "keepwarm_synchronous"
 """Marks a transaction that writes; its value is SQLite's word for how far a commit goes."""
+_AT_ONCE = 4
+"""Threads that SQLite's plain functions run in: one of them writes, the others look."""
 _FOREIGN_KEY = {"23503", "SQLITE_CONSTRAINT_FOREIGNKEY"}
 """What each database calls a row without the one that it belongs to."""
 _POSTGRES_LOOK = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -77,9 +84,11 @@ class Database:
         # SQLite has one writer. Those of this process queue here, in order, instead of polling the
         # file's lock against each other.
         self._writer: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
+        self._apart: _Apart | None = None
         if self.is_sqlite:
             self._writer = asyncio.Lock()
-            _tune_sqlite(self.engine)
+            _tune_sqlite(self.engine.sync_engine)
+            self._apart = _Apart(self.url)
         else:
             event.listen(self.engine.sync_engine, "connect", _prepare_postgres)
 
@@ -110,10 +119,12 @@ class Database:
     @contextlib.asynccontextmanager
     async def _write(self, synchronous: str) -> AsyncIterator[AsyncSession]:
         with self.figures.timed("write") as began:
-            async with self._writer, self._sessions() as session, _translated(), session.begin():
-                _ = await session.connection(execution_options={_SYNCHRONOUS: synchronous})
-                began()
-                yield session
+            async with self._writer, self._sessions() as session:
+                with _translated():
+                    async with session.begin():
+                        _ = await session.connection(execution_options={_SYNCHRONOUS: synchronous})
+                        began()
+                        yield session
 
     @contextlib.asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
@@ -124,6 +135,39 @@ class Database:
                 began()
                 yield session
 
+    # ------------------------------------------------------------ in one go
+
+    async def write(self, work: Callable[[Session], T]) -> T:
+        """`begin` for work that awaits nothing, and touches nothing that a thread may not touch.
+
+        On SQLite it runs in a thread from its beginning to its commit. An `AsyncSession` goes to a
+        thread and back several times for each statement, which costs ten times what SQLite does.
+        """
+        return await self._work("write", work, {_SYNCHRONOUS: "FULL"})
+
+    async def note(self, work: Callable[[Session], T]) -> T:
+        """`jot` in one go."""
+        return await self._work("write", work, {_SYNCHRONOUS: "NORMAL"})
+
+    async def look(self, work: Callable[[Session], T]) -> T:
+        """`read` in one go. What the work writes all the same is lost."""
+        return await self._work("read", work, self._looks)
+
+    async def _work(
+        self, kind: str, work: Callable[[Session], T], options: Mapping[str, object]
+    ) -> T:
+        with self.figures.timed(kind) as began, _translated():
+            if self._apart is None:
+                async with self._sessions() as session:
+                    _ = await session.connection(execution_options=dict(options))
+                    began()
+                    done = await session.run_sync(work)
+                    if kind == "write":
+                        await session.commit()
+                    return done
+            async with self._writer if kind == "write" else contextlib.nullcontext():
+                return await self._apart.run(work, options, began, commits=kind == "write")
+
     async def answers(self) -> bool:
         """Whether a transaction can begin now; a driver's failure is an answer too."""
         try:
@@ -133,11 +177,53 @@ class Database:
             return False
 
     async def aclose(self) -> None:
+        if self._apart is not None:
+            self._apart.close()
         await self.engine.dispose()
 
 
-@contextlib.asynccontextmanager
-async def _translated() -> AsyncIterator[None]:
+class _Apart:
+    """SQLite in threads: whole transactions, each in one."""
+
+    def __init__(self, url: URL) -> None:
+        self._engine = create_engine(url.set(drivername="sqlite"))
+        _tune_sqlite(self._engine)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "database")
+
+    async def run(
+        self,
+        work: Callable[[Session], T],
+        options: Mapping[str, object],
+        began: Callable[[], None],
+        *,
+        commits: bool,
+    ) -> T:
+        def transact() -> T:
+            with Session(self._engine, expire_on_commit=False) as session:
+                session.connection(execution_options=dict(options))
+                began()
+                done = work(session)
+                if commits:
+                    session.commit()
+                return done
+
+        running = asyncio.get_running_loop().run_in_executor(self._threads, transact)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # A thread cannot be called back: it is over before its place is another's.
+            await asyncio.wait([running])
+            if not running.cancelled():
+                running.exception()
+            raise
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        self._engine.dispose()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
     """A row that this one belongs to went between the look and the write: whose user was removed."""
     try:
         yield
@@ -149,7 +235,7 @@ async def _translated() -> AsyncIterator[None]:
 
 
 def upsert(
-    session: AsyncSession, table: type[DeclarativeBase]
+    session: AsyncSession | Session, table: type[DeclarativeBase]
 ) -> postgresql.Insert | sqlite.Insert:
     """An `INSERT` that may say what happens where the row is there; both databases spell it alike."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
@@ -177,9 +263,9 @@ def _prepare_postgres(connection: DBAPIConnection, _: ConnectionPoolEntry) -> No
     connection.commit()
 
 
-def _tune_sqlite(engine: AsyncEngine) -> None:
-    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+def _tune_sqlite(engine: Engine) -> None:
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:

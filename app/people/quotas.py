@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import CompoundSelect, delete, null, select, union_all
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from app.db.base import Database, upsert
 from app.db.models import GroupMember, GroupQuota, UserQuota
@@ -58,7 +59,7 @@ class Quotas:
         self._db = db
         self._defaults: Defaults = defaults or {}
 
-    async def limits(self, session: AsyncSession, user_id: UserId) -> Limits:
+    def limits(self, session: Session, user_id: UserId) -> Limits:
         """What holds for the user now, in the caller's transaction."""
         own = select(null(), UserQuota.kind, UserQuota.allowed)
         groups = select(GroupQuota.group_id, GroupQuota.kind, GroupQuota.allowed).join(
@@ -69,7 +70,7 @@ class Quotas:
         )
         found = [
             (QuotaKind(kind), _said(group_id, allowed))
-            for group_id, kind, allowed in await session.execute(said)
+            for group_id, kind, allowed in session.execute(said)
         ]
         return {
             kind: choose(
@@ -80,7 +81,7 @@ class Quotas:
 
     async def allowed(self, user_id: UserId, kind: QuotaKind) -> int | None:
         async with self._db.read() as session:
-            return (await self.limits(session, user_id))[kind].allowed
+            return (await session.run_sync(self.limits, user_id))[kind].allowed
 
     # ------------------------------------------------------------ what administrators say
 

@@ -3,19 +3,19 @@
     let in    one request more; its tokens are held; what it stores is added
     ended     the hold goes; its tokens and its reply's bytes are added
 
-All in the transaction that stores the turn, under the lock of the user's meter, so that of turns that
+All in the transaction that stores the turn (which may have a thread of its own), under the lock of the user's meter, so that of turns that
 come at once no more are let in than a quota allows, and what is refused leaves nothing. Holds are in
 memory: there is one server, and with it they go. What a user stores is a running sum, corrected by
 whoever adds or deletes.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, case, select, update
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.db.base import Database, upsert
 from app.db.models import Meter, UsageDay
@@ -83,6 +83,7 @@ class Usage:
         self._rates = rates.Rates()
         self._db = db
         self._holds: dict[ResponseId, Ask] = {}
+        self._adding = threading.Lock()
         self._drafted = Counter[UserId]()
         """Tokens of drafts, until the next message takes them along."""
 
@@ -110,15 +111,13 @@ class Usage:
 
     # ------------------------------------------------------------ turns
 
-    async def admit(self, session: AsyncSession, ask: Ask) -> None:
+    def admit(self, session: Session, ask: Ask) -> None:
         """Count a turn. Raises `QuotaExceeded`."""
         drafted = self._drafted[ask.user_id]
-        meter = await self._count(
-            session, ask.user_id, ask.stored_bytes, requests=1, tokens=drafted
-        )
+        meter = self._count(session, ask.user_id, ask.stored_bytes, requests=1, tokens=drafted)
         now = self.quotas.now()
-        limits = await self.quotas.limits(session, ask.user_id)
-        held = [one for one in self._holds.values() if one.user_id == ask.user_id]
+        limits = self.quotas.limits(session, ask.user_id)
+        held = self._held_by(ask.user_id)
         tokens = meter.tokens + sum(one.held_tokens for one in held) + ask.held_tokens
         for kind, amount in (
             (QuotaKind.REQUESTS, meter.requests),
@@ -130,19 +129,18 @@ class Usage:
             if allowed is not None and amount > allowed:
                 raise refusal(kind, allowed, now)
         self._holds[ask.response_id] = ask
-        self._drafted.subtract({ask.user_id: drafted})
+        self.drafted(ask.user_id, -drafted)
 
     async def let_in(self, ask: Ask) -> None:
         """`admit` for what is not stored."""
-        async with self._db.jot() as session:
-            await self.admit(session, ask)
+        await self._db.note(lambda session: self.admit(session, ask))
 
     def release(self, response_id: ResponseId) -> None:
         """It does not run (any more)."""
         self._holds.pop(response_id, None)
 
-    async def settle(
-        self, session: AsyncSession, response_id: ResponseId, cost: Cost, stored_bytes: int = 0
+    def settle(
+        self, session: Session, response_id: ResponseId, cost: Cost, stored_bytes: int = 0
     ) -> None:
         """Count what a turn came to; `release` it when that is committed.
 
@@ -159,48 +157,52 @@ class Usage:
             "day": day,
         }
         query = update(Meter).where(Meter.user_id == ask.user_id).values(values)
-        if await session.scalar(query.returning(Meter.user_id)) is not None:
-            await _write_down(session, ask, day, cost)
+        if session.scalar(query.returning(Meter.user_id)) is not None:
+            _write_down(session, ask, day, cost)
 
     async def leave(self, response_id: ResponseId, cost: Cost) -> None:
         """`settle` and `release` for what is not stored."""
-        async with self._db.jot() as session:
-            await self.settle(session, response_id, cost)
+        await self._db.note(lambda session: self.settle(session, response_id, cost))
         self.release(response_id)
+
+    def _held_by(self, user_id: UserId) -> Sequence[Ask]:
+        return [one for one in list(self._holds.values()) if one.user_id == user_id]
 
     # ------------------------------------------------------------ drafts
 
     def drafted(self, user_id: UserId, tokens: int) -> None:
         """Computed of what somebody types: it counts for the day once they send something."""
         if tokens:
-            self._drafted[user_id] += tokens
+            with self._adding:
+                self._drafted[user_id] += tokens
 
     async def may_draft(self, user_id: UserId) -> bool:
         """Whether anything is left of the day's tokens."""
+        return await self._db.look(lambda session: self._may_draft(session, user_id))
+
+    def _may_draft(self, session: Session, user_id: UserId) -> bool:
+        allowed = self.quotas.limits(session, user_id)[QuotaKind.TOKENS].allowed
+        if allowed is None:
+            return True
         day = today(self.quotas.now())
-        async with self._db.read() as session:
-            allowed = (await self.quotas.limits(session, user_id))[QuotaKind.TOKENS].allowed
-            if allowed is None:
-                return True
-            used = select(Meter.tokens).where(Meter.user_id == user_id, Meter.day == day)
-            spent = await session.scalar(used) or 0
-        return spent + self._drafted[user_id] < allowed
+        used = select(Meter.tokens).where(Meter.user_id == user_id, Meter.day == day)
+        return (session.scalar(used) or 0) + self._drafted[user_id] < allowed
 
     def forget_user(self, user_id: UserId) -> None:
         self._drafted.pop(user_id, None)
 
     # ------------------------------------------------------------ what is stored
 
-    async def store(self, session: AsyncSession, user_id: UserId, added_bytes: int) -> None:
+    def store(self, session: Session, user_id: UserId, added_bytes: int) -> None:
         """Count what is stored otherwise than by a turn. Raises `QuotaExceeded`."""
-        meter = await self._count(session, user_id, added_bytes)
-        allowed = (await self.quotas.limits(session, user_id))[QuotaKind.STORED].allowed
+        meter = self._count(session, user_id, added_bytes)
+        allowed = self.quotas.limits(session, user_id)[QuotaKind.STORED].allowed
         if allowed is not None and meter.stored_bytes > allowed:
             raise refusal(QuotaKind.STORED, allowed, self.quotas.now())
 
-    async def _count(
+    def _count(
         self,
-        session: AsyncSession,
+        session: Session,
         user_id: UserId,
         added_bytes: int,
         *,
@@ -222,11 +224,11 @@ class Usage:
             },
         )
         counted = query.returning(Meter.stored_bytes, Meter.requests, Meter.tokens)
-        return (await session.execute(counted)).one()
+        return session.execute(counted).one()
 
-    async def check_kept(self, session: AsyncSession, user_id: UserId, kept_bytes: int) -> None:
+    def check_kept(self, session: Session, user_id: UserId, kept_bytes: int) -> None:
         """Whether a user may keep so much KV warm. Raises `QuotaExceeded`."""
-        allowed = (await self.quotas.limits(session, user_id))[QuotaKind.KEPT_WARM].allowed
+        allowed = self.quotas.limits(session, user_id)[QuotaKind.KEPT_WARM].allowed
         if allowed is not None and kept_bytes > allowed:
             raise refusal(QuotaKind.KEPT_WARM, allowed, self.quotas.now())
 
@@ -236,7 +238,7 @@ class Usage:
         """Each quota of a user, with what is used of it."""
         async with self._db.read() as session:
             meter = await session.get(Meter, user_id)
-            limits = await self.quotas.limits(session, user_id)
+            limits = await session.run_sync(self.quotas.limits, user_id)
         return tuple(self._used(kind, meter, user_id, limits) for kind in QuotaKind)
 
     def _used(self, kind: QuotaKind, meter: Meter | None, user_id: UserId, limits: Limits) -> Used:
@@ -245,7 +247,7 @@ class Usage:
         used: dict[QuotaKind, int] = {
             QuotaKind.REQUESTS: meter.requests if meter and of_today else 0,
             QuotaKind.TOKENS: (meter.tokens if meter and of_today else 0) + self._drafted[user_id],
-            QuotaKind.GENERATIONS: sum(o.user_id == user_id for o in self._holds.values()),
+            QuotaKind.GENERATIONS: len(self._held_by(user_id)),
             QuotaKind.STORED: meter.stored_bytes if meter else 0,
         }
         limit = limits[kind]
@@ -281,10 +283,10 @@ def day_of_use(row: UsageDay) -> DayOfUse:
     )
 
 
-async def correct(session: AsyncSession, user_id: UserId, added_bytes: int) -> None:
+def correct(session: Session, user_id: UserId, added_bytes: int) -> None:
     """What a user stores is so much more, or (negative) less, whatever their quota says."""
     query = update(Meter).where(Meter.user_id == user_id)
-    await session.execute(query.values(stored_bytes=Meter.stored_bytes + added_bytes))
+    session.execute(query.values(stored_bytes=Meter.stored_bytes + added_bytes))
 
 
 def _of_day(column: InstrumentedAttribute[int], day: str) -> ColumnElement[int]:
@@ -292,7 +294,7 @@ def _of_day(column: InstrumentedAttribute[int], day: str) -> ColumnElement[int]:
     return case((Meter.day == day, column), else_=0)
 
 
-async def _write_down(session: AsyncSession, ask: Ask, day: str, cost: Cost) -> None:
+def _write_down(session: Session, ask: Ask, day: str, cost: Cost) -> None:
     new = {
         "requests": 1,
         "computed_tokens": cost.computed_tokens,
@@ -305,4 +307,4 @@ async def _write_down(session: AsyncSession, ask: Ask, day: str, cost: Cost) -> 
         index_elements=list(named),
         set_={name: getattr(UsageDay, name) + amount for name, amount in new.items()},
     )
-    await session.execute(query)
+    session.execute(query)

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
 
 from app.chat import stored
 from app.chat.ledger import Entry
@@ -31,11 +32,15 @@ async def test_17_deleting_a_response_never_takes_a_turn_that_is_being_accepted(
 ):
     """The last response of a conversation takes it along; this one is the last no more."""
     add_turn, added, go_on = stored._add_turn, asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
 
-    async def add_slowly(session: AsyncSession, conversation: Conversation, entry: Entry) -> None:
-        await add_turn(session, conversation, entry)
-        added.set()
-        await go_on.wait()
+    def add_slowly(session: Session, conversation: Conversation, entry: Entry) -> None:
+        add_turn(session, conversation, entry)
+        loop.call_soon_threadsafe(added.set)
+        if db.is_sqlite:
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+        else:
+            await_only(go_on.wait())
 
     async with open_domain(db, EchoEngine()) as domain, asyncio.TaskGroup() as tasks:
         ann = await new_person(db)
