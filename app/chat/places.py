@@ -6,7 +6,7 @@ In the caller's transaction. Who owns the conversation was asked before.
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import false, select
+from sqlalchemy import Select, bindparam, false, select
 from sqlalchemy.orm import Session
 
 from app.chat import rows, tree
@@ -19,6 +19,26 @@ from engine.api import Role
 
 OPEN = (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 """What a response is in while it may still be written."""
+
+
+def _walk() -> Select[Message, Response]:
+    """A leaf and everything above it, with the responses that the leaf is of, the first one first."""
+    is_leaf = Message.id == bindparam("leaf")
+    walk = (
+        select(Message.id, Message.parent_id)
+        .where(is_leaf, Message.conversation_id == bindparam("conversation"))
+        .cte("walk", recursive=True)
+    )
+    parents = select(Message.id, Message.parent_id).join(walk, Message.id == walk.c.parent_id)
+    walk = walk.union_all(parents)
+    sent_with = (Response.parent_id == Message.id) & (Message.role != Role.ASSISTANT)
+    of_leaf = is_leaf & ((Response.message_id == Message.id) | sent_with)
+    query = select(Message, Response).join(walk, Message.id == walk.c.id)
+    return query.outerjoin(Response, of_leaf).order_by(Response.id)
+
+
+_WALK = _walk()
+"""Built once: to say it costs more than to run it."""
 
 
 def turning_point(
@@ -108,18 +128,8 @@ def _nodes_above(
 
     A person's message is of no response; the first one that answers it was sent with it.
     """
-    walk = (
-        select(Message.id, Message.parent_id)
-        .where(Message.id == leaf_id, Message.conversation_id == conversation_id)
-        .cte("walk", recursive=True)
-    )
-    parents = select(Message.id, Message.parent_id).join(walk, Message.id == walk.c.parent_id)
-    walk = walk.union_all(parents)
-    sent_with = (Response.parent_id == Message.id) & (Message.role != Role.ASSISTANT)
-    of_leaf = (Message.id == leaf_id) & ((Response.message_id == Message.id) | sent_with)
-    query = select(Message, Response).join(walk, Message.id == walk.c.id)
-    query = query.outerjoin(Response, of_leaf).order_by(Response.id)
-    found = session.execute(query).all()
+    asked = {"leaf": leaf_id, "conversation": conversation_id}
+    found = session.execute(_WALK, asked).all()
     if not found:
         raise NotFound("There is no such message in this conversation.", field="parent_id")
     responses = (response for _, response in found if response is not None)

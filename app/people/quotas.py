@@ -10,7 +10,7 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Literal
 
 import msgspec
-from sqlalchemy import CompoundSelect, delete, null, select, union_all
+from sqlalchemy import BindParameter, CompoundSelect, bindparam, delete, null, select, union_all
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -46,6 +46,21 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 Limits = Mapping[QuotaKind, Limit]
 
 
+def _said_of_a_user() -> CompoundSelect[GroupId | None, QuotaKind, int | None]:
+    own = select(null(), UserQuota.kind, UserQuota.allowed)
+    groups = select(GroupQuota.group_id, GroupQuota.kind, GroupQuota.allowed).join(
+        GroupMember, GroupMember.group_id == GroupQuota.group_id
+    )
+    user: BindParameter[UserId] = bindparam("user")
+    return union_all(
+        own.where(UserQuota.user_id == user), groups.where(GroupMember.user_id == user)
+    )
+
+
+_SAID = _said_of_a_user()
+"""Built once: every turn asks."""
+
+
 class Quotas:
     """One per server; `defaults` are of the settings."""
 
@@ -61,16 +76,9 @@ class Quotas:
 
     def limits(self, session: Session, user_id: UserId) -> Limits:
         """What holds for the user now, in the caller's transaction."""
-        own = select(null(), UserQuota.kind, UserQuota.allowed)
-        groups = select(GroupQuota.group_id, GroupQuota.kind, GroupQuota.allowed).join(
-            GroupMember, GroupMember.group_id == GroupQuota.group_id
-        )
-        said: CompoundSelect[GroupId | None, QuotaKind, int | None] = union_all(
-            own.where(UserQuota.user_id == user_id), groups.where(GroupMember.user_id == user_id)
-        )
         found = [
             (QuotaKind(kind), _said(group_id, allowed))
-            for group_id, kind, allowed in session.execute(said)
+            for group_id, kind, allowed in session.execute(_SAID, {"user": user_id})
         ]
         return {
             kind: choose(
