@@ -114,8 +114,8 @@ class Sequels:
                 row.leaf_id = await copy_path(session, ids, row.id, behind)
             await session.flush()
             row.stored_bytes = await sizes.of_conversation(session, row.id)
-            await self._usage.store(session, user_id, row.stored_bytes)
-            await self._usage.settle(session, begun.response.view.id, _cost(sequel.answer))
+            await session.run_sync(self._usage.store, user_id, row.stored_bytes)
+            await session.run_sync(self._usage.settle, begun.response.view.id, _cost(sequel.answer))
             view = rows.conversation_view(row)
         self._hub.publish(user_id, ConversationChanged(conversation=view))
         return view
@@ -152,7 +152,7 @@ async def _add_summary(session: AsyncSession, begun: Entry, answer: Aside) -> Me
         "completed_at": utc_now(),
     }
     await session.execute(insert(Response).values(rows.response_columns(begun.response) | ended))
-    await search.index(session, [reply.id])
+    await session.run_sync(search.index, [reply.id])
     return reply.id
 
 

@@ -268,6 +268,8 @@ async def test_the_page_searches_over_http(house: Serving):
             "text": "Where is the lighthouse?",
         }
         sent = await ann.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
+        # Its stream ends when the turn is stored.
+        await ann.client.get(f"/api/responses/{sent.json()['response']['id']}/events")
         page = await ann.client.get("/api/search", params={"words": "light"})
         refused = [
             await ann.client.get("/api/search", params=params)  # type: ignore[arg-type]
