@@ -306,7 +306,7 @@ def test_with_truncation_the_oldest_turns_leave_what_cannot_fit(client: OpenAI, 
     assert refused.value.code == "context_length_exceeded"
     assert (first.truncation, third.truncation, kept.truncation) == ("disabled", "auto", "auto")
     assert kept.previous_response_id == second.id
-    assert [item.content[0].text for item in items] == ["c" * 900]  # type: ignore[union-attr]
+    assert [item.content[0].text for item in items] == ["c" * 900]  # type: ignore[union-attr, index]
     assert text_of(echo.jobs[-1].token_ids)[:900] == "c" * 900
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(input="Hi", truncation="middle")  # type: ignore[call-overload]
