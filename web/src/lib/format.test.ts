@@ -79,6 +79,7 @@ describe("the list", () => {
     persona_id: null,
     persona_version: null,
     document_ids: [],
+    continues_id: null,
     leaf_id: null,
     archived: false,
     pinned: false,

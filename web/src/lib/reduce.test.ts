@@ -18,6 +18,7 @@ const CONVERSATION: ConversationView = {
   persona_id: null,
   persona_version: null,
   document_ids: [],
+  continues_id: null,
   leaf_id: "msg_2",
   archived: false,
   pinned: false,
