@@ -416,6 +416,33 @@ def test_a_message_that_is_too_long_comes_back_with_the_reason(page: Page):
     expect(page.get_by_label("Message", exact=True)).to_have_value(text)
 
 
+def test_a_full_conversation_goes_on_with_a_summary(page: Page):
+    send(page, "Name three rivers.")
+    wait_for_end(page)
+    full, text = page.url, " ".join(["word"] * 20_000)
+    send(page, text)
+
+    page.get_by_role("button", name="Go on with a summary").click()
+    page.wait_for_function("before => location.href !== before", arg=full)
+    wait_for_end(page)
+
+    expect(page.locator(".question")).to_have_count(1)
+    assert stored(page)["role"] == "assistant"
+    expect(page.get_by_label("Message", exact=True)).to_have_value(text)
+
+
+def test_the_page_tells_what_is_warm(page: Page):
+    send(page, "Name one river.")
+    wait_for_end(page)
+
+    tokens = stored(page)["response"]["receipt"]["prompt_tokens"]
+    told = page.get_by_role("banner").get_by_text("warm: ")
+    expect(told).to_contain_text("tokens of it are ready")
+    ready = int(re.sub(r"\D", "", told.inner_text().split("tokens")[0]))
+    assert ready >= tokens
+    expect(page.locator(".current .coal.warm")).to_be_visible()
+
+
 def test_the_page_has_no_accessibility_faults(page: Page):
     send(page, "Say hello.")
     wait_for_end(page)

@@ -138,6 +138,9 @@ export const api = {
     call<ConversationView>("PUT", `${conversationPath(id)}/leaf`, { message_id }),
   fork: (id: string, message_id: string) =>
     call<ConversationView>("POST", `${conversationPath(id)}/fork`, { message_id }),
+  summarise: (id: string, again: Again) =>
+    call<ConversationView>("POST", `${conversationPath(id)}/summary`, again),
+  stopSummary: (id: string) => call<null>("DELETE", `${conversationPath(id)}/summary`),
   prune: (id: string, messageId: string) => call<null>("DELETE", messagePath(id, messageId)),
   cancel: (responseId: string) =>
     call<Pick<CancelAccepted, "step">>(

@@ -1,10 +1,20 @@
 // The conversation on the screen: the rune store around `reduce`. Sends, stops, loads, resumes.
 
-import type { MessageView, OutwardFrame, ResponseView } from "../generated/events";
+import type { ConversationView, MessageView, OutwardFrame } from "../generated/events";
 import { ApiError, api } from "./api";
 import { type Drafts, randomId } from "./drafts";
 import type { Link, Question } from "./link";
-import { cursors, EMPTY, leafOf, live, reduce, type Loaded, type State, textOf } from "./reduce";
+import {
+  conversationOf,
+  cursors,
+  EMPTY,
+  leafOf,
+  live,
+  reduce,
+  type Loaded,
+  type State,
+  textOf,
+} from "./reduce";
 import { alternatives, path } from "./tree";
 
 /** A message on its way: shown at once, until the server says it is stored. */
@@ -24,15 +34,16 @@ export class Conversation {
   sending = $state.raw<Sending | null>(null);
   /** Something else is asked for in place of a message, and not accepted yet. */
   isBranching = $state(false);
+  isSummarising = $state(false);
   /** The last attempt to send or load failed; in words, until the next attempt. */
   trouble = $state.raw<ApiError | null>(null);
 
   readonly messages: readonly MessageView[] = $derived(
     path(this.state.messages, leafOf(this.state)),
   );
-  readonly answering: ResponseView | null = $derived(live(this.state).at(-1) ?? null);
+  readonly answering = $derived(live(this.state).at(-1) ?? null);
   readonly isBusy: boolean = $derived(
-    this.sending !== null || this.isBranching || this.answering !== null,
+    this.sending !== null || this.isBranching || this.isSummarising || this.answering !== null,
   );
   readonly #alternatives = $derived(alternatives(this.state.messages));
   /** The sent message, as long as it is not among the stored ones. */
@@ -101,9 +112,7 @@ export class Conversation {
 
   async stop(): Promise<void> {
     const response = this.answering;
-    if (!response) return;
-    const question = { type: "response.cancel", response_id: response.id } as const;
-    await this.#link?.ask(question).catch((error: unknown) => this.#troubled(error));
+    if (response) await this.#ask({ type: "response.cancel", response_id: response.id });
   }
 
   /** Say `text` in the message's place. Whether the server has it; if not, `trouble` says why. */
@@ -120,24 +129,44 @@ export class Conversation {
     await this.#branch({ type: "turn.continue", ...this.#inPlaceOf(message) });
   }
 
-  async choose(messageId: string): Promise<void> {
+  async choose(message_id: string): Promise<void> {
     if (this.id === null) return;
-    const question = { conversation_id: this.id, message_id: messageId };
+    await this.#ask({ type: "leaf.choose", conversation_id: this.id, message_id });
+  }
+
+  async #ask(question: Question): Promise<void> {
     this.trouble = null;
-    await this.#link
-      ?.ask({ type: "leaf.choose", ...question })
-      .catch((error: unknown) => this.#troubled(error));
+    await this.#link?.ask(question).catch((error: unknown) => this.#troubled(error));
   }
 
   /** A new conversation of everything up to this message: its id, or null and `trouble`. */
-  async fork(message: MessageView): Promise<string | null> {
+  fork(message: MessageView): Promise<string | null> {
+    return this.#made(api.fork(message.conversation_id, message.id));
+  }
+
+  /** A new conversation that begins with a summary of this one: its id, or null and `trouble`. */
+  async summarise(): Promise<string | null> {
+    const leaf_id = leafOf(this.state);
+    if (this.id === null || leaf_id === null) return null;
+    this.isSummarising = true;
+    const id = await this.#made(api.summarise(this.id, { client_message_id: randomId(), leaf_id }));
+    this.isSummarising = false;
+    return id;
+  }
+
+  async #made(asked: Promise<ConversationView>): Promise<string | null> {
     this.trouble = null;
     try {
-      return (await api.fork(message.conversation_id, message.id)).id;
+      return (await asked).id;
     } catch (error) {
       this.#troubled(error);
       return null;
     }
+  }
+
+  async stopSummary(): Promise<void> {
+    if (this.id === null) return;
+    await api.stopSummary(this.id).catch((error: unknown) => this.#troubled(error));
   }
 
   /** Delete the message and all below it. Rejects with `ApiError`. */
@@ -174,12 +203,8 @@ export class Conversation {
   /** What may be prepared of an unsent message; while an answer is written nothing can be. */
   draft(text: string): void {
     if (this.isBusy || (this.phase !== "ready" && this.phase !== "new")) return;
-    this.#link?.tell({
-      type: "draft",
-      conversation_id: this.id,
-      parent_id: leafOf(this.state),
-      text,
-    });
+    const parent_id = leafOf(this.state);
+    this.#link?.tell({ type: "draft", conversation_id: this.id, parent_id, text });
   }
 
   typing(isTyping: boolean): void {
@@ -269,24 +294,5 @@ export class Conversation {
   #troubled(error: unknown): void {
     if (!(error instanceof ApiError)) throw error;
     this.trouble = error;
-  }
-}
-
-function conversationOf(frame: OutwardFrame | Loaded): string | null {
-  switch (frame.type) {
-    case "loaded":
-    case "conversation.changed":
-      return frame.conversation.id;
-    case "message.added":
-      return frame.message.conversation_id;
-    case "turn.accepted":
-    case "snapshot":
-      return frame.response.conversation_id;
-    case "event":
-    case "leaf.chosen":
-    case "messages.deleted":
-      return frame.conversation_id;
-    default:
-      return null;
   }
 }

@@ -74,6 +74,26 @@ export function reduce(state: State, frame: OutwardFrame | Loaded): State {
   }
 }
 
+/** The conversation that a frame is about; null: none, or all. */
+export function conversationOf(frame: OutwardFrame | Loaded): string | null {
+  switch (frame.type) {
+    case "loaded":
+    case "conversation.changed":
+      return frame.conversation.id;
+    case "message.added":
+      return frame.message.conversation_id;
+    case "turn.accepted":
+    case "snapshot":
+      return frame.response.conversation_id;
+    case "event":
+    case "leaf.chosen":
+    case "messages.deleted":
+      return frame.conversation_id;
+    default:
+      return null;
+  }
+}
+
 /** The leaf that the user sees: where the next turn goes. */
 export function leafOf(state: State): string | null {
   return tip(state.messages, state.conversation?.leaf_id ?? null);
