@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +16,6 @@ from playwright.sync_api import (
     ViewportSize,
     WebSocket,
     expect,
-    sync_playwright,
 )
 
 from app.ids import new_user_id
@@ -39,18 +36,6 @@ def server() -> Iterator[Server]:
     assert (ROOT / "app" / "page" / "index.html").is_file(), "build the page first: make page"
     with start_server(KEEPWARM_THREADS="1") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert program is not None, "Chromium is not installed: make chromium"
-    # Chromium's sandbox does not start as root, which is what containers run as.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=arguments)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import typescript from "highlight.js/lib/languages/typescript";
 import xml from "highlight.js/lib/languages/xml";
 import yaml from "highlight.js/lib/languages/yaml";
 
-import { sanitised } from "./markdown";
+import { safeNodes } from "./markdown";
 
 const LANGUAGES = {
   bash,
@@ -38,8 +38,8 @@ const LANGUAGES = {
 };
 for (const [name, language] of Object.entries(LANGUAGES)) hljs.registerLanguage(name, language);
 
-/** Safe HTML of spans, or null where the language is not known. */
-export function highlighted(code: string, language: string): string | null {
+/** Safe nodes with spans, or null where the language is not known. */
+export function highlighted(code: string, language: string): DocumentFragment | null {
   if (!hljs.getLanguage(language)) return null;
-  return sanitised(hljs.highlight(code, { language, ignoreIllegals: true }).value);
+  return safeNodes(hljs.highlight(code, { language, ignoreIllegals: true }).value);
 }

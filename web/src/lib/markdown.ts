@@ -10,7 +10,7 @@ import remend from "remend";
 
 export interface Block {
   readonly key: number;
-  readonly html: string;
+  readonly html: SafeHtml;
   /** Nothing in it will change any more. */
   readonly closed: boolean;
 }
@@ -197,14 +197,24 @@ purifier.addHook("afterSanitizeAttributes", (node) => {
   node.setAttribute("target", "_blank");
 });
 
-export function sanitised(html: string): string {
-  return purifier.sanitize(html, {
-    ALLOWED_TAGS: TAGS.split(" "),
-    ALLOWED_ATTR: ["href", ...PLAIN_ATTRIBUTES],
-    // Every other value would have to look like an address of ours.
-    ADD_URI_SAFE_ATTR: PLAIN_ATTRIBUTES,
-    ALLOWED_URI_REGEXP: SAFE_ADDRESS,
-    ALLOW_ARIA_ATTR: false,
-    ALLOW_DATA_ATTR: false,
-  });
+const RULES = {
+  ALLOWED_TAGS: TAGS.split(" "),
+  ALLOWED_ATTR: ["href", ...PLAIN_ATTRIBUTES],
+  // Every other value would have to look like an address of ours.
+  ADD_URI_SAFE_ATTR: PLAIN_ATTRIBUTES,
+  ALLOWED_URI_REGEXP: SAFE_ADDRESS,
+  ALLOW_ARIA_ATTR: false,
+  ALLOW_DATA_ATTR: false,
+};
+
+/** What the page takes as HTML; where the browser knows no trusted types, a string. */
+export type SafeHtml = ReturnType<typeof sanitised>;
+
+export function sanitised(html: string) {
+  return purifier.sanitize(html, { ...RULES, RETURN_TRUSTED_TYPE: true });
+}
+
+/** The same as nodes, for whoever puts them into the page by hand. */
+export function safeNodes(html: string): DocumentFragment {
+  return purifier.sanitize(html, { ...RULES, RETURN_DOM_FRAGMENT: true });
 }

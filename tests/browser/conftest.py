@@ -1,0 +1,20 @@
+"""A real Chromium."""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert program is not None, "Chromium is not installed: make chromium"
+    # Chromium's sandbox does not start as root, which is what containers run as.
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield browser
+        browser.close()
