@@ -200,6 +200,7 @@ def expect_harmless(page: Page, watch: Watch) -> None:
     assert watch.elsewhere == []
 
 
+@pytest.mark.row("markdown XSS")
 def test_nothing_that_was_brought_in_runs_loads_or_leaves(watch: Watch, house: Serving):
     page = watch.context.new_page()
     sign_in(page, house)
@@ -223,6 +224,7 @@ def test_nothing_that_was_brought_in_runs_loads_or_leaves(watch: Watch, house: S
     expect_harmless(page, watch)
 
 
+@pytest.mark.row("markdown XSS")
 def test_nothing_that_an_answer_grows_through_runs_loads_or_leaves(
     watch: Watch, house: Serving, monkeypatch: pytest.MonkeyPatch
 ):
@@ -241,6 +243,7 @@ def test_nothing_that_an_answer_grows_through_runs_loads_or_leaves(
     expect_harmless(page, watch)
 
 
+@pytest.mark.row("markdown XSS")
 def test_text_becomes_html_by_the_pages_own_templates_and_sanitiser_only(
     watch: Watch, house: Serving
 ):

@@ -35,8 +35,8 @@ def tests() -> list[Test]:
         folder = path.parent / "conftest.py"
         known = shared["tests"]
         if folder.exists():
-            known = shared.setdefault(str(folder), known | _fixtures(folder, known))
-        known = known | _fixtures(path, known)
+            known = shared.setdefault(str(folder), _fixtures(folder, known))
+        known = _fixtures(path, known)
         found += list(_marked(path, known))
     return found
 
