@@ -18,7 +18,7 @@ from app.db.models import (
     User,
 )
 from app.db.types import ItemKind, Visibility, utc_now
-from app.errors import NotFound
+from app.errors import Conflict, NotFound
 from app.events import TextDelta
 from app.ids import new_login_id, new_message_id
 from app.people.accounts import Accounts
@@ -100,11 +100,12 @@ async def test_what_was_on_its_way_when_its_owner_left_is_stopped_too(
     async with open_domain(db, engine) as domain:
         departures = Departures(db, domain.supervisor, clock)
         ann = await new_person(db)
-        await accounts.remove(ann.user_id)
-        await departures.look()
         engine.hold(after_beats=2)
         late = await domain.respond(ann, "hidden", store=False)
         await domain.until(ann, late, TextDelta)
+        await accounts.remove(ann.user_id)
+        with pytest.raises(Conflict):
+            await domain.respond(ann, "hidden", store=False)
         before = len(engine.leases)
 
         await departures.look()

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.kit.peers import Log, dialect_socket, open_engine, program, somebody_at
 from tests.kit.serving import Serving, serving
 
+PINGS = 16
 INSIDE = ("logins", "api_keys", "users", "SELECT", "sqlalche", "no such table")
 
 
@@ -44,9 +45,15 @@ def shows_the_inside(words: str) -> bool:
 
 
 async def close_of(opened: ClientConnection, frame: str) -> tuple[int, str]:
-    """The end of a socket that is asked the same again until its rights are looked up anew."""
+    """The end of a socket that is asked the same again until its rights are looked up anew.
+
+    Between two frames time passes with pings, which are no frames of the protocol's: of those only so
+    many may come at once.
+    """
     with pytest.raises(ConnectionClosed) as closed:
         while True:
+            for _ in range(PINGS):
+                await (await opened.ping())
             await opened.send(frame)
             assert not shows_the_inside(str(await opened.recv()))
     assert closed.value.rcvd is not None

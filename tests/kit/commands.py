@@ -36,10 +36,17 @@ class Commands:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
+    def begin(self) -> None:
+        """Start it before the first command, for whoever counts processes."""
+        with self._lock:
+            self._process = self._process or self._start()
+
     def run(self, command: Command) -> int:
         """Run one; its exit status."""
+        self.begin()
         with self._lock:
-            process = self._process = self._process or self._start()
+            process = self._process
+            assert process is not None
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(msgspec.json.encode(command) + b"\n")
