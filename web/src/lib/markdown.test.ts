@@ -203,6 +203,16 @@ describe("a growing answer", () => {
     );
   });
 
+  it("forgets a link whose definition goes on and is none", () => {
+    const text = "See [x].\n\n[x]: y1. a";
+    const markdown = new Markdown();
+    for (let end = 0; end < text.length; end += 1) markdown.update(text.slice(0, end), false);
+
+    const shown = markdown.update(text, true).map((block) => block.html);
+
+    expect(shown.join("")).toBe(html(text));
+  });
+
   it.each([
     "See [x].\n\n[x]: https://example.org",
     "See [x].\n\n- [x]: https://example.org",

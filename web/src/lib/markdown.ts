@@ -33,6 +33,7 @@ export class Markdown {
   #kept: Kept[] = [];
   #closed = 0;
   #links = NO_LINKS;
+  #everLinked = false;
 
   update(text: string, done: boolean): readonly Block[] {
     const whole = text.replace(/\r\n?/g, "\n");
@@ -41,8 +42,10 @@ export class Markdown {
 
     const tokens = marked.lexer(whole.slice(this.#read));
     const links = JSON.stringify(tokens.links);
-    // A link may be defined below what refers to it, also in a list or a quotation.
-    if (done ? links !== NO_LINKS : links !== this.#links)
+    // A link may be defined below what refers to it, also in a list or a quotation; and what looked
+    // like a definition may turn out to be none.
+    this.#everLinked ||= links !== NO_LINKS;
+    if (done ? this.#everLinked : links !== this.#links)
       this.#kept = this.#kept.slice(0, this.#closed);
     this.#links = links;
     const blocks = grouped(tokens);
