@@ -421,7 +421,7 @@ def test_the_page_tells_what_is_warm(page: Page):
     wait_for_end(page)
 
     tokens = stored(page)["response"]["receipt"]["prompt_tokens"]
-    told = page.get_by_role("banner").get_by_text("warm: ")
+    told = page.locator("header .warmth.warm")
     expect(told).to_contain_text("tokens of it are ready")
     ready = int(re.sub(r"\D", "", told.inner_text().split("tokens")[0]))
     assert ready >= tokens
