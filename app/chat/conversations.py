@@ -4,11 +4,8 @@ Every query names the owner, so another's conversation is not found (law 19). Tu
 elsewhere (`supervisor`); a conversation that the dialect made is not listed here.
 """
 
-import base64
 import enum
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 from sqlalchemy import ColumnElement, Select, delete, select, tuple_
@@ -19,6 +16,7 @@ from app.chat.hub import Hub
 from app.chat.library import DEFAULT_PERSONA
 from app.chat.readers import readable
 from app.db.base import Database
+from app.db.cursors import cursor_of, place_of
 from app.db.models import Conversation, LibraryVersion, Message, Response
 from app.db.types import Origin, utc_now
 from app.errors import InvalidRequest, NotFound
@@ -28,8 +26,6 @@ from app.ids import ConversationId, DocumentId, PersonaId, UserId, new_conversat
 from app.people.usage import Usage, correct
 from engine.api import Role
 
-_PLACE = re.compile(r"(?P<moment>[0-9T:.-]+\+00:00) (?P<last_id>conv_[0-9a-z]+)")
-"""Of a cursor; any other text could be a time or an id that a database refuses."""
 LONGEST_TITLE = 200
 LONGEST_PAGE = 100
 
@@ -133,12 +129,15 @@ class Conversations:
         )
         if cursor is not None:
             place = tuple_(Conversation.updated_at, Conversation.id)
-            query = query.where(place < tuple_(*_place(cursor)))
+            query = query.where(place < tuple_(*place_of(cursor)))
         async with self._db.read() as session:
             found = list(await session.scalars(query))
         items = tuple(rows.conversation_view(row) for row in found[:limit])
         return ConversationPage(
-            items=items, next_cursor=_cursor(found[limit - 1]) if len(found) > limit else None
+            items=items,
+            next_cursor=cursor_of(found[limit - 1].updated_at, found[limit - 1].id)
+            if len(found) > limit
+            else None,
         )
 
     async def change(
@@ -272,19 +271,3 @@ def _found(row: Conversation | None) -> Conversation:
     if row is None:
         raise NotFound("There is no such conversation.", field="conversation_id")
     return row
-
-
-def _cursor(row: Conversation) -> str:
-    place = f"{row.updated_at.astimezone(UTC).isoformat()} {row.id}"
-    return base64.urlsafe_b64encode(place.encode()).decode()
-
-
-def _place(cursor: str) -> tuple[datetime, str]:
-    refused = InvalidRequest("This cursor is not ours.", field="cursor")
-    try:
-        place = _PLACE.fullmatch(base64.urlsafe_b64decode(cursor.encode()).decode())
-        if place is None:
-            raise refused
-        return datetime.fromisoformat(place["moment"]), place["last_id"]
-    except ValueError as error:
-        raise refused from error

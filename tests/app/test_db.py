@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import sys
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
 from app.db.base import Database, database_url
@@ -445,3 +448,28 @@ async def test_a_database_that_is_there_answers_and_one_that_is_not_does_not(
     async with contextlib.aclosing(Database(nowhere)) as missing:
         assert await db.answers()
         assert not await missing.answers()
+
+
+async def test_work_that_nobody_waits_for_any_more_is_over_before_the_next_begins(sqlite: Database):
+    """A thread cannot be called back; the writer's place is its own until its commit."""
+    loop, writer = asyncio.get_running_loop(), cast("asyncio.Lock", sqlite._writer)
+    begun, go_on, order = asyncio.Event(), threading.Event(), list[str]()
+
+    def slowly(session: Session) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait()
+        order.append("first")
+
+    first = asyncio.create_task(sqlite.write(slowly))
+    await begun.wait()
+    first.cancel()
+    second = asyncio.create_task(sqlite.write(lambda _: order.append("second")))
+    while not writer._waiters:  # noqa: ASYNC110  it has no event
+        await asyncio.sleep(0)
+    is_over = first.done()
+    go_on.set()
+    await second
+
+    assert not is_over
+    assert order == ["first", "second"]
+    assert first.cancelled()
