@@ -3,6 +3,7 @@
 The failure is real: the table that holds the credentials is away.
 """
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -13,10 +14,16 @@ from sqlalchemy import text
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from app.db.types import AccountRole
+from app.ids import new_login_id, new_user_id
+from app.people.accounts import Principal
+from app.people.rights import Standing
 from tests.kit.peers import Log, dialect_socket, open_engine, program, somebody_at
 from tests.kit.serving import Serving, serving
 
-PINGS = 16
+ANYONE = Principal(
+    user_id=new_user_id(), role=AccountRole.MEMBER, via="login", credential_id=new_login_id()
+)
 INSIDE = ("logins", "api_keys", "users", "SELECT", "sqlalche", "no such table")
 
 
@@ -44,17 +51,13 @@ def shows_the_inside(words: str) -> bool:
     return any(word in words for word in INSIDE)
 
 
-async def close_of(opened: ClientConnection, frame: str) -> tuple[int, str]:
-    """The end of a socket that is asked the same again until its rights are looked up anew.
-
-    Between two frames time passes with pings, which are no frames of the protocol's: of those only so
-    many may come at once.
-    """
+async def close_of(server: Serving, opened: ClientConnection, frame: str) -> tuple[int, str]:
+    """The end of a socket that is asked something when its rights have to be looked up anew."""
+    rights, anyone = server.service.rights, Standing(ANYONE)
+    await asyncio.to_thread(server.until, lambda: not rights.are_sure(anyone))
     with pytest.raises(ConnectionClosed) as closed:
+        await opened.send(frame)
         while True:
-            for _ in range(PINGS):
-                await (await opened.ping())
-            await opened.send(frame)
             assert not shows_the_inside(str(await opened.recv()))
     assert closed.value.rcvd is not None
     return closed.value.rcvd.code, closed.value.rcvd.reason
@@ -70,9 +73,9 @@ async def test_an_open_socket_that_fails_is_closed_with_1011_and_without_a_word(
         dialect_socket(house) as program_socket,
     ):
         async with without(house, "logins"):
-            pages = await close_of(tab.socket, "{")
+            pages = await close_of(house, tab.socket, "{")
         async with without(house, "api_keys"):
-            programs = await close_of(program_socket, "{")
+            programs = await close_of(house, program_socket, "{")
 
     assert pages == programs == (1011, "")
     assert told.complaints, "whoever runs it is told in the log"
