@@ -1,9 +1,18 @@
 import { mount } from "svelte";
 
 import App from "./chat/App.svelte";
+import { speak } from "./strings/chat";
+import { speak as speakAtGate } from "./strings/gate";
+import { language } from "./strings/language";
 import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/prose.css";
 
+async function begin(target: HTMLElement): Promise<void> {
+  document.documentElement.lang = language;
+  await Promise.all([speak(), speakAtGate()]);
+  mount(App, { target });
+}
+
 const target = document.getElementById("page");
-if (target) mount(App, { target });
+if (target) void begin(target);

@@ -7,6 +7,7 @@ import type {
   Problem,
   ResponseView,
 } from "../generated/events";
+import { strings } from "../strings/chat";
 
 export interface Account {
   readonly id: string;
@@ -187,7 +188,7 @@ export function onSignedOut(listener: () => void): void {
 /** Like `fetch`, but whatever is not a success is an `ApiError`. */
 export async function fetched(path: string, init: RequestInit): Promise<Response> {
   const response = await fetch(path, { credentials: "same-origin", ...init }).catch(() => {
-    throw new ApiError("unreached", "Keepwarm cannot be reached right now.");
+    throw new ApiError("unreached", strings.unreached);
   });
   if (response.status === 401) tellSignedOut();
   if (!response.ok) throw await refusal(response);
@@ -199,7 +200,7 @@ async function refusal(response: Response): Promise<ApiError> {
   const details = (await response.json().catch(() => ({}))) as Partial<Record<string, string>>;
   return new ApiError(
     details["code"] ?? "server_error",
-    details["detail"] ?? `The server answered ${response.status}.`,
+    details["detail"] ?? strings.answeredBy(response.status),
     response.status,
     details["field"] ?? null,
     retryAfter || null,

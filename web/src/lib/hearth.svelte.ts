@@ -2,6 +2,7 @@
 
 import type { OutwardFrame, Warmth } from "../generated/events";
 import { count } from "./format";
+import { strings } from "../strings/chat";
 
 export type { Warmth } from "../generated/events";
 
@@ -29,10 +30,10 @@ export class Hearth {
 export function warmthWords(warmth: Warmth): string {
   const { state, device_tokens: ready, host_tokens: near, disk_tokens: far } = warmth;
   if (state === "warm") {
-    return `${count(ready)} tokens of it are ready: the next turn computes only what is new.`;
+    return strings.isWarm(count(ready));
   }
   if (state === "parked") {
-    return `${count(near + far)} tokens of it are parked: the next turn fetches them first.`;
+    return strings.isParked(count(near + far));
   }
-  return "It has cooled down: the next turn computes it again, once.";
+  return strings.isCold;
 }

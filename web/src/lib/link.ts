@@ -24,6 +24,7 @@ import {
 import { ApiError, api } from "./api";
 import { randomId } from "./drafts";
 import { Stream } from "./stream";
+import { strings } from "../strings/chat";
 
 type Unnumbered<T> = Omit<T, "request_id">;
 export type Question =
@@ -60,7 +61,7 @@ interface Waiting {
 const SIGNED_OUT = 4401;
 const REFUSALS = 2;
 const TRY_AGAIN_MS = 60_000;
-const LOST = () => new ApiError("unreached", "The connection was lost.");
+const LOST = () => new ApiError("unreached", strings.lost);
 
 /** Before attempt `n` (0, 1, 2 ...): doubling up to 10 s, and spread so that not all come at once. */
 export function backOffMs(attempt: number, random: number): number {

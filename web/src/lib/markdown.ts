@@ -7,6 +7,7 @@
 import DOMPurify from "dompurify";
 import { Marked, type Token, type Tokens } from "marked";
 import remend from "remend";
+import { strings } from "../strings/chat";
 
 export interface Block {
   readonly key: number;
@@ -145,7 +146,7 @@ marked.use({
       return anchor(href, this.parser.parseInline(tokens));
     },
     image({ href, text }) {
-      return anchor(href, `Image: ${escaped(text || href)}`);
+      return anchor(href, escaped(strings.image(text || href)));
     },
     code({ text, lang }) {
       return codeBlock(text, /^[\w+#.-]*/.exec(lang ?? "")?.[0] ?? "");
@@ -156,7 +157,7 @@ marked.use({
         row(cells, "td", (cell) => this.parser.parseInline(cell.tokens)),
       );
       return (
-        `<div class="table" tabindex="0" role="region" aria-label="Table"><table>` +
+        `<div class="table" tabindex="0" role="region" aria-label="${escaped(strings.table)}"><table>` +
         `<thead>${head}</thead><tbody>${rows.join("")}</tbody></table></div>`
       );
     },
@@ -170,7 +171,7 @@ function anchor(href: string, inner: string): string {
 function codeBlock(text: string, lang: string): string {
   return (
     `<div class="code" dir="ltr"><div class="code-bar"><span>${escaped(lang || "text")}</span>` +
-    `<button type="button" class="copy">Copy</button></div>` +
+    `<button type="button" class="copy">${escaped(strings.copy)}</button></div>` +
     `<pre tabindex="0"><code class="language-${escaped(lang)}">${escaped(text)}\n</code></pre></div>`
   );
 }

@@ -4,6 +4,7 @@
 import type { Cursor, OutwardFrame } from "../generated/events";
 import { type Accepted, type Again, ApiError, api, fetched } from "./api";
 import type { Question } from "./link";
+import { strings } from "../strings/chat";
 
 export class Stream {
   readonly #followed = new Map<string, AbortController>();
@@ -80,7 +81,7 @@ export class Stream {
     const query = new URLSearchParams({ after: String(after), ...(epoch ? { epoch } : {}) });
     const path = `/api/responses/${encodeURIComponent(response_id)}/events?${query}`;
     const { body } = await fetched(path, { signal, headers: { accept: "text/event-stream" } });
-    if (!body) throw new ApiError("unreached", "The answer's stream is empty.");
+    if (!body) throw new ApiError("unreached", strings.emptyStream);
     const split = splitter();
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {

@@ -1,0 +1,45 @@
+import type en from "./gate.en";
+
+const de: typeof en = {
+  signIn: "Anmelden",
+  signingIn: "Anmeldung läuft …",
+  lead: "Deine Unterhaltungen sind, wo du sie gelassen hast, und noch warm.",
+  leadExpired: "Deine Anmeldung ist abgelaufen. Melde dich neu an; dein Entwurf ist noch da.",
+  email: "E-Mail",
+  password: "Passwort",
+  signInWith: (provider) => `Mit ${provider} anmelden`,
+  continueWith: (provider) => `Mit ${provider} weiter`,
+
+  setUp: "Keepwarm einrichten",
+  setUpLead: "Dieser Link legt das Konto des Administrators an. Er gilt einmal.",
+  name: "Dein Name",
+  passwordHint:
+    "Mindestens 8 Zeichen; ein paar Wörter ohne Zusammenhang sind besser als Sonderzeichen.",
+  create: "Konto anlegen",
+  creating: "Wird eingerichtet …",
+  incompleteLink: "Dieser Link ist unvollständig",
+  incompleteLinkLead:
+    "Öffne den ganzen Link, den Keepwarm beim Start ausgegeben hat: Er endet auf „#token=…“.",
+  signInInstead: "Stattdessen anmelden",
+
+  refusals: {
+    sign_in_expired:
+      "Das hat zu lange gedauert oder in einem anderen Browser begonnen. Versuch es noch einmal.",
+    sign_in_denied: "Du wurdest dort nicht angemeldet.",
+    not_invited:
+      "Hier gibt es noch kein Konto für dich. Bitte einen Administrator um eine Einladung.",
+    no_address: "Deine E-Mail-Adresse wurde nicht mitgeteilt; ein Konto braucht eine.",
+    email_taken:
+      "Zu deiner E-Mail-Adresse gibt es schon ein Konto. Melde dich mit dessen Passwort an; dann kannst du beides verknüpfen.",
+    identity_taken: "Das ist mit einem anderen Konto verknüpft.",
+    account_disabled: "Dieses Konto ist gesperrt.",
+    invalid_link: "Diese Einladung wurde benutzt oder zurückgezogen oder ist zu alt.",
+    needs_password:
+      "Der erste Administrator braucht ein Passwort. Öffne den Link noch einmal und wähle eines.",
+    provider_unavailable: "Dort ist gerade niemand zu erreichen. Versuch es gleich noch einmal.",
+    rate_limit_exceeded: "Zu viele Versuche. Versuch es gleich noch einmal.",
+  },
+  refused: "So konntest du nicht angemeldet werden.",
+};
+
+export default de;

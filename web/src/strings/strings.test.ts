@@ -1,0 +1,88 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+
+import { type AST, parse } from "svelte/compiler";
+import { describe, expect, it } from "vitest";
+
+import { catalogue, firstSpoken } from "./language";
+
+type Module = { default: object };
+
+const HERE = import.meta.dirname;
+const OTHERS = ["de"];
+
+describe("the page's language", () => {
+  it("is the one that was chosen, else the first that the browser asks for and we have", () => {
+    expect(firstSpoken([null, "en-GB", "de"])).toBe("en");
+    expect(firstSpoken(["de", "en-GB"])).toBe("de");
+    expect(firstSpoken([null, "fr-FR", "de-CH"])).toBe("de");
+    expect(firstSpoken([null, "fr"])).toBe("en");
+  });
+
+  it("is English for an area whose other words are out of reach", async () => {
+    const { strings, speak } = catalogue({ send: "Send" }, { de: () => Promise.reject(Error()) });
+
+    await speak();
+
+    expect(strings.send).toBe("Send");
+  });
+});
+
+describe("the catalogues", () => {
+  const areas = readdirSync(HERE)
+    .map((file) => /^(\w+)\.en\.ts$/.exec(file)?.[1])
+    .filter((area) => area !== undefined);
+
+  it.each(areas)("of %s say the same in every language", async (area) => {
+    const english = (await import(`./${area}.en.ts`)) as Module;
+    for (const language of OTHERS) {
+      const other = (await import(`./${area}.${language}.ts`)) as Module;
+      expect(shape(other.default)).toEqual(shape(english.default));
+    }
+  });
+});
+
+/** The names in a catalogue; a function says how many figures and names it wants. */
+function shape(found: unknown): unknown {
+  if (typeof found === "function") return found.length;
+  if (typeof found !== "object" || found === null) return typeof found;
+  return Object.fromEntries(Object.entries(found).map(([name, value]) => [name, shape(value)]));
+}
+
+describe("components", () => {
+  const folders = readdirSync(join(HERE, ".."), { recursive: true, encoding: "utf8" });
+  const components = folders.filter((file) => file.endsWith(".svelte"));
+
+  it.each(components)("%s has no words of its own", (file) => {
+    const source = readFileSync(join(HERE, "..", file), "utf8");
+
+    expect([...words(parse(source, { modern: true }).fragment)]).toEqual([]);
+  });
+});
+
+const SAID = new Set([
+  "action",
+  "alt",
+  "aria-description",
+  "aria-label",
+  "label",
+  "lead",
+  "placeholder",
+  "title",
+]);
+// What it is called, and what keyboards say.
+const NAMES = /Keepwarm|^(Enter|Shift)$/g;
+
+/** Every text that somebody would read, as far as it stands in the markup itself. */
+function* words(node: unknown): Generator<string> {
+  if (typeof node !== "object" || node === null || isSilent(node)) return;
+  const { type, data } = node as Partial<AST.Text>;
+  const text = type === "Text" ? String(data).trim() : "";
+  if (/\p{L}/u.test(text.replace(NAMES, ""))) yield text;
+  for (const value of Object.values(node)) yield* words(value);
+}
+
+function isSilent(node: object): boolean {
+  const { type, name } = node as Partial<AST.Attribute>;
+  return type === "Attribute" && !SAID.has(name ?? "");
+}
