@@ -66,6 +66,8 @@ class AccountView(msgspec.Struct, frozen=True, kw_only=True):
     role: AccountRole
     created_at: float
     is_disabled: bool
+    has_password: bool
+    """False for who only ever came by a provider."""
 
 
 def new_secret() -> str:
@@ -147,6 +149,12 @@ class Accounts:
             note(session, AuditAct.ACCOUNT_PASSWORD, user_id)
             await session.execute(delete(Login).where(Login.user_id == user_id))
         self.revocations.revoke(user_id)
+
+    async def rename(self, user_id: UserId, name: str) -> AccountView:
+        """Raises `InvalidRequest` and `NotFound`."""
+        query = update(User).where(User.id == user_id).values(name=normal_name(name))
+        async with self._db.begin() as session:
+            return _view(await session.scalar(query.returning(User)))
 
     async def set_role(self, user_id: UserId, role: AccountRole) -> None:
         """From the next event on. Raises `NotFound`, and `Conflict` for the last admin."""
@@ -251,4 +259,5 @@ def _view(user: User | None) -> AccountView:
         role=user.role,
         created_at=user.created_at.timestamp(),
         is_disabled=user.disabled_at is not None,
+        has_password=bool(user.password_hash),
     )

@@ -32,6 +32,8 @@ IDLE = timedelta(days=14)
 """A login that is not used for so long ends."""
 ABSOLUTE = timedelta(days=90)
 """A login ends after so long, however busy."""
+FRESH = timedelta(minutes=10)
+"""For so long signing in counts as having said who one is."""
 _TOUCH = timedelta(minutes=5)
 """Being seen is written down at most this often."""
 
@@ -160,6 +162,22 @@ class Logins:
             )
         self._throttle.forget(claim)
         return encoded
+
+    async def make_sure(self, principal: Principal, password: str | None) -> None:
+        """Of who asks: by the password, or, where there is none, by a fresh login.
+
+        Raises `Forbidden`, and `TooMany` with a wait.
+        """
+        async with self._db.read() as session:
+            user = await session.get(User, principal.user_id)
+            login = await session.get(Login, principal.credential_id)
+        if user is None or user.password_hash:
+            await self.confirm(principal, password or "")
+        elif login is None or self._now() - login.created_at > FRESH:
+            raise Forbidden(
+                "You signed in too long ago for this. Sign in again, and then ask again.",
+                code="login_too_old",
+            )
 
     async def change_password(self, principal: Principal, password: str, wanted: str) -> None:
         """Also signs the user out wherever else they are; their keys stay.

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, delete, get, post
+from litestar import Request, Response, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
@@ -41,8 +41,14 @@ class NewPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     password: Short
 
 
+class NewName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Short
+
+
 class Removal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    current_password: Short
+    """Who has no password signs in anew first."""
+
+    current_password: Short | None = None
 
 
 class KeyRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,6 +106,15 @@ async def account(
     return await accounts.account(principal.user_id)
 
 
+@patch("/account")
+async def rename_account(
+    data: JSONBody[NewName],
+    principal: NamedDependency[Principal],
+    accounts: NamedDependency[Accounts],
+) -> AccountView:
+    return await accounts.rename(principal.user_id, data.name)
+
+
 @post("/account/password", status_code=204)
 async def change_password(
     data: JSONBody[NewPassword],
@@ -121,7 +136,7 @@ async def remove_account(
     gate: NamedDependency[Gate],
 ) -> Response[None]:
     """With everything that it owns, for good."""
-    await logins.confirm(principal, data.current_password)
+    await logins.make_sure(principal, data.current_password)
     await accounts.remove(principal.user_id)
     await departures.look()
     return _goodbye(gate)
@@ -195,6 +210,7 @@ open_handlers = [login, set_up]
 handlers = [
     logout,
     account,
+    rename_account,
     change_password,
     remove_account,
     list_logins,

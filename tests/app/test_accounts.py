@@ -45,6 +45,20 @@ async def test_one_address_in_two_spellings_is_one_account(accounts: Accounts):
         await accounts.set_password(UserId("user_of_nobody"), "a long password")
 
 
+async def test_somebody_is_called_otherwise_from_then_on(accounts: Accounts):
+    user_id = await make_ada(accounts)
+
+    renamed = await accounts.rename(user_id, "  Ada   Lovelace ")
+    with pytest.raises(InvalidRequest) as refused:
+        await accounts.rename(user_id, " ")
+
+    assert renamed == await accounts.account(user_id)
+    assert (renamed.name, renamed.has_password) == ("Ada Lovelace", True)
+    assert refused.value.field == "name"
+    with pytest.raises(NotFound):
+        await accounts.rename(UserId("user_of_nobody"), "Nobody")
+
+
 CHANGES = {
     "disabled": lambda accounts, user_id: accounts.disable(user_id),
     "another role": lambda accounts, user_id: accounts.set_role(user_id, AccountRole.MEMBER),

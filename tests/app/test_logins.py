@@ -17,7 +17,7 @@ from app.people.keys import Keys
 from app.people.logins import ABSOLUTE, IDLE, Logins, SignedIn
 from app.people.passwords import Passwords
 from app.people.throttle import Claim, Throttle
-from tests.kit.people import WHERE, Clock, make_ada
+from tests.kit.people import ADA, PASSWORD, WHERE, Clock, make_ada
 
 
 async def test_whoever_signs_in_is_known_by_the_token(accounts: Accounts, logins: Logins):
@@ -304,6 +304,18 @@ async def test_changing_ones_password_ends_the_other_logins_and_no_key(
     with pytest.raises(Unauthenticated):
         await logins.login("ada@example.org", "a long password", **WHERE)
     await logins.login("ada@example.org", "an even longer one", **WHERE)
+
+
+async def test_a_fresh_login_does_not_stand_in_for_a_password_that_there_is(
+    accounts: Accounts, logins: Logins
+):
+    await make_ada(accounts)
+    signed_in = await logins.login(ADA, PASSWORD, **WHERE)
+
+    for password in (None, "", "a wrong one"):
+        with pytest.raises(Forbidden):
+            await logins.make_sure(signed_in.principal, password)
+    await logins.make_sure(signed_in.principal, PASSWORD)
 
 
 async def test_a_stolen_login_cannot_guess_the_password(

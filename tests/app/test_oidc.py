@@ -21,7 +21,7 @@ from app.db.types import AccountRole
 from app.errors import AppError, Forbidden, NotFound, Unauthenticated, Unavailable
 from app.people.accounts import Accounts
 from app.people.invitations import Invitations
-from app.people.logins import Logins
+from app.people.logins import FRESH, Logins
 from app.people.oidc import Oidc, Reply
 from app.people.provider import FRESH_S, LARGEST_ANSWER, QUIET_S, Provider
 from app.routes.gate import Gate
@@ -632,6 +632,21 @@ async def test_who_came_by_a_provider_has_no_password_to_guess(
             await logins.login("ada@example.org", password, **WHERE)
     with pytest.raises(Forbidden):
         await logins.confirm(signed_in.principal, "")
+
+
+async def test_who_has_no_password_leaves_for_good_by_signing_in_anew(
+    accounts: Accounts, logins: Logins, oidc: Oidc, *, liar: LyingProvider, clock: Clock
+):
+    stale = (await arrive(oidc, liar)).principal
+    clock.now += FRESH + timedelta(seconds=1)
+    fresh = (await arrive(oidc, liar)).principal
+
+    with pytest.raises(Forbidden) as refused:
+        await logins.make_sure(stale, None)
+    await logins.make_sure(fresh, None)
+
+    assert refused.value.code == "login_too_old"
+    assert not (await accounts.account(fresh.user_id)).has_password
 
 
 async def test_an_identity_is_nobody_elses_to_list_or_unlink(
