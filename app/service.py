@@ -14,6 +14,7 @@ from litestar.di import Provide
 from app.chat.apart import Apart
 from app.chat.conversations import Conversations
 from app.chat.departures import Departures
+from app.chat.disposal import Disposal
 from app.chat.eventlog import EventLogs
 from app.chat.export import Export
 from app.chat.files import Extraction
@@ -81,6 +82,7 @@ class Service:
         self.conversations = Conversations(self.db, self.hub, self.usage)
         self.library = Library(self.db, self.usage)
         self.versions = Versions(self.db)
+        self.disposal = Disposal(self.db, self.library)
         self.search = Search(self.db)
         self.apart = Apart()
         self.extraction = Extraction(self.apart)

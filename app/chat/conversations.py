@@ -96,8 +96,9 @@ class Conversations:
             row = _found(await session.scalar(_owned(user_id, conversation_id).with_for_update()))
             if row.persona_id is None:
                 return rows.conversation_view(row)
-            old = await session.get_one(LibraryVersion, (row.persona_id, row.persona_version))
-            picked = {DocumentId(ref.id) for ref in row.documents} - {*old.document_ids}
+            old = await session.get(LibraryVersion, (row.persona_id, row.persona_version))
+            brought = set(old.document_ids) if old else set()
+            picked = {DocumentId(ref.id) for ref in row.documents} - brought
             rows.set_reads(
                 row, await heads.newest(session, readable(user_id), row.persona_id, picked)
             )

@@ -18,10 +18,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.chat.library import Text
+from app.chat.library import Item, Text
 from app.chat.readers import not_found, readable
 from app.db.base import Database
 from app.db.models import LibraryItem, LibraryVersion
@@ -41,6 +42,7 @@ from engine.api import (
     Seam,
     Stability,
 )
+from engine.errors import EngineError
 
 CACHED_TEXTS = 128
 
@@ -123,6 +125,16 @@ class Heads:
                 field="instructions" if kind is ItemKind.PERSONA else "text",
             )
 
+    async def counted(self, item: Item) -> Item:
+        """The item with the tokens of its newest version, as far as the engine tells them."""
+        ref = VersionRef(item.summary.id, item.summary.version)
+        try:
+            compiled = await self._compiled(await self._engine.info(), ref, anew=False)
+        except EngineError:
+            return item
+        tokens = len(compiled.token_ids) or None
+        return replace(item, summary=replace(item.summary, tokens=tokens))
+
     async def _parts(
         self,
         card: ModelCard,
@@ -183,7 +195,7 @@ class Heads:
         starts = kind is ItemKind.PERSONA
         if stored.fits(card) and not (starts and anew):
             return stored
-        made = msgspec.structs.replace(
+        made = replace(
             stored,
             token_ids=(),
             opening_end=0,
@@ -193,7 +205,7 @@ class Heads:
         if card.template.stability is Stability.UNSTABLE:
             return made
         rendered = await self._render(kind, made.messages)
-        made = msgspec.structs.replace(
+        made = replace(
             made,
             token_ids=rendered.token_ids[: rendered.ends[-1]],
             opening_end=rendered.opening_end,

@@ -12,8 +12,9 @@ Every query asks for what its user may read or edit (`readers`): what is not the
 import asyncio
 
 import msgspec
-from sqlalchemy import Select, delete, func, or_, select
+from sqlalchemy import ColumnElement, Integer, Select, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import defer
 
 from app.chat.readers import editable, is_admin, not_found, readable
 from app.db.base import Database
@@ -91,6 +92,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     is_archived: bool
     is_editable: bool
     """By whoever asked."""
+    tokens: int | None
+    """What it says, in tokens; None until it was first read by a model."""
+    document_ids: tuple[DocumentId, ...]
+    """Documents that come with a persona."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,11 +144,14 @@ class Library:
             .where(LibraryItem.kind == kind, readable(user_id))
             .where(or_(LibraryItem.archived_at.is_(None), edits))
             .add_columns(edits)
+            .options(*(defer(text, raiseload=True) for text in _TEXTS))
             .order_by(LibraryItem.created_at, LibraryItem.id)
         )
         async with self._db.read() as session:
             found = await session.execute(query)
-            return tuple(_summary(item, last, edits=own) for item, last, own in found)
+            return tuple(
+                _summary(item, last, tokens, edits=own) for item, last, tokens, own in found
+            )
 
     async def read(self, user_id: UserId, kind: ItemKind, item_id: ItemId) -> Item:
         """Raises `NotFound`."""
@@ -161,7 +169,7 @@ class Library:
             await _check_documents(session, user_id, says)
             if own:
                 await _check_room(session, user_id, kind)
-                await session.run_sync(self._usage.store, user_id, _bytes_of(says))
+                await session.run_sync(self._usage.store, user_id, bytes_of(says))
             elif not await session.scalar(select(is_admin(user_id))):
                 raise Forbidden("Only an administrator publishes for others.", field="visibility")
             item_id: ItemId = new_persona_id() if kind is ItemKind.PERSONA else new_document_id()
@@ -184,7 +192,7 @@ class Library:
             item = await _edited(session, user_id, kind, item_id)
             await _check_documents(session, user_id, says)
             if item.owner_id is not None:
-                await session.run_sync(self._usage.store, item.owner_id, _bytes_of(says))
+                await session.run_sync(self._usage.store, item.owner_id, bytes_of(says))
             item.newest += 1
             _add_version(session, item, says)
             await session.flush()
@@ -240,8 +248,15 @@ def _note(session: AsyncSession, act: AuditAct, item: LibraryItem, **details: ob
         note(session, act, item.id, **details)
 
 
-def _newest() -> Select[LibraryItem, LibraryVersion]:
-    return select(LibraryItem, LibraryVersion).join(
+_PACKED = func.length(LibraryVersion.token_ids, type_=Integer)
+TOKENS: ColumnElement[int | None] = func.nullif(_PACKED // 4, 0)
+"""How many tokens a version was compiled to, without reading them: each is stored as four bytes."""
+_TEXTS = LibraryVersion.text, LibraryVersion.examples, LibraryVersion.token_ids
+"""What a list does not read: it may be a million characters."""
+
+
+def _newest() -> Select[LibraryItem, LibraryVersion, int | None]:
+    return select(LibraryItem, LibraryVersion, TOKENS).join(
         LibraryVersion,
         (LibraryVersion.item_id == LibraryItem.id) & (LibraryVersion.number == LibraryItem.newest),
     )
@@ -256,12 +271,12 @@ async def _item(session: AsyncSession, user_id: UserId, kind: ItemKind, item_id:
     found = (await session.execute(query)).one_or_none()
     if found is None:
         raise not_found(kind)
-    item, last, edits = found
+    item, last, tokens, edits = found
     readers = select(User.email).join(LibraryReader, LibraryReader.user_id == User.id)
     listed = readers.where(LibraryReader.item_id == item_id).order_by(User.email)
     groups = select(LibraryGroupReader.group_id).where(LibraryGroupReader.item_id == item_id)
     return Item(
-        summary=_summary(item, last, edits=edits),
+        summary=_summary(item, last, tokens, edits=edits),
         says=_said(last),
         readers=tuple(await session.scalars(listed)) if edits else (),
         group_ids=tuple(sorted(await session.scalars(groups))) if edits else (),
@@ -280,7 +295,9 @@ async def _edited(
     return item
 
 
-def _summary(item: LibraryItem, last: LibraryVersion, *, edits: bool) -> Summary:
+def _summary(
+    item: LibraryItem, last: LibraryVersion, tokens: int | None, *, edits: bool
+) -> Summary:
     return Summary(
         id=item.id,
         name=last.name,
@@ -288,6 +305,8 @@ def _summary(item: LibraryItem, last: LibraryVersion, *, edits: bool) -> Summary
         version=item.newest,
         is_archived=item.archived_at is not None,
         is_editable=edits,
+        tokens=tokens,
+        document_ids=last.document_ids,
     )
 
 
@@ -300,7 +319,8 @@ def _said(version: LibraryVersion) -> Text:
     )
 
 
-def _bytes_of(says: Text) -> int:
+def bytes_of(says: Text | LibraryVersion) -> int:
+    """What it counts for in a quota."""
     return text_bytes(says.text) + sum(text_bytes(one.text) for one in says.examples)
 
 

@@ -4,9 +4,9 @@ They are read and never written; to bring one back is to publish what it said as
 """
 
 import msgspec
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, select
 
-from app.chat.library import Text
+from app.chat.library import TOKENS, Text
 from app.chat.readers import editable, not_found
 from app.chat.rows import seconds
 from app.db.base import Database
@@ -14,8 +14,6 @@ from app.db.models import LibraryItem, LibraryVersion
 from app.db.types import ItemKind
 from app.errors import NotFound
 from app.ids import ItemId, UserId
-
-_BYTES_A_TOKEN = 4
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +36,7 @@ class Versions:
                 LibraryVersion.number,
                 LibraryVersion.name,
                 LibraryVersion.created_at,
-                func.length(LibraryVersion.token_ids),
+                TOKENS,
             )
             .join(LibraryItem, LibraryItem.id == LibraryVersion.item_id)
             .where(*_edited(user_id, kind, item_id))
@@ -53,9 +51,9 @@ class Versions:
                 number=number,
                 name=name,
                 created_at=seconds(created_at),
-                tokens=packed // _BYTES_A_TOKEN if packed else None,
+                tokens=tokens,
             )
-            for number, name, created_at, packed in found
+            for number, name, created_at, tokens in found
         )
 
     async def read(self, user_id: UserId, kind: ItemKind, item_id: ItemId, number: int) -> Text:

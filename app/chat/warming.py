@@ -81,6 +81,11 @@ class Warming:
         self._prompts = Prompts(engine)
         self.boot_id = ""
 
+    @property
+    def versions(self) -> set[VersionRef]:
+        """Those that a warm head is made of."""
+        return {ref for refs in self.warm for ref in refs}
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Enter and leave it in one task."""

@@ -3,14 +3,17 @@
 from typing import Annotated
 
 import msgspec
-from litestar import get, patch, post
+from litestar import delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
+from msgspec.structs import asdict
 
+from app.chat.disposal import Disposal
 from app.chat.heads import Heads
 from app.chat.library import Access, Item, Library, Summary
 from app.chat.library import Text as Says
-from app.db.types import ItemKind, Visibility
+from app.chat.warming import Warming
+from app.db.types import ItemKind, VersionRef, Visibility
 from app.errors import InvalidRequest
 from app.ids import DocumentId, GroupId, ItemId
 from app.people.accounts import Principal
@@ -92,6 +95,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     archived: bool | None = None
 
 
+class Listed(Summary, frozen=True, kw_only=True):
+    is_warm: bool
+    """Kept computed for all who may read it; what one keeps for oneself never is."""
+
+
 class PersonaView(msgspec.Struct, frozen=True, kw_only=True):
     """A persona at its newest version."""
 
@@ -114,9 +122,11 @@ class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/personas")
 async def list_personas(
-    principal: NamedDependency[Principal], library: NamedDependency[Library]
-) -> tuple[Summary, ...]:
-    return await library.list(principal.user_id, ItemKind.PERSONA)
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+    warming: NamedDependency[Warming],
+) -> tuple[Listed, ...]:
+    return _listed(await library.list(principal.user_id, ItemKind.PERSONA), warming)
 
 
 @post("/personas", opt=told(fails=(404, 409)))
@@ -129,7 +139,7 @@ async def create_persona(
     await heads.check_fits(ItemKind.PERSONA, data.says())
     access = _access(data.visibility, data)
     made = await library.create(principal.user_id, ItemKind.PERSONA, data.says(), access)
-    return _persona(made)
+    return _persona(await heads.counted(made))
 
 
 @get("/personas/{persona_id:str}")
@@ -153,7 +163,7 @@ async def add_persona_version(
     await heads.check_fits(ItemKind.PERSONA, data.says())
     known_id = ItemId(persona_id)
     made = await library.add_version(principal.user_id, ItemKind.PERSONA, known_id, data.says())
-    return _persona(made)
+    return _persona(await heads.counted(made))
 
 
 @patch("/personas/{persona_id:str}", opt=told(fails=(409,)))
@@ -166,11 +176,23 @@ async def change_persona(
     return _persona(await _change(library, principal, (ItemKind.PERSONA, persona_id), data))
 
 
+@delete("/personas/{persona_id:str}", opt=told(fails=(409,)))
+async def delete_persona(
+    persona_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    disposal: NamedDependency[Disposal],
+) -> None:
+    """One of one's own that no conversation reads."""
+    await disposal.delete(principal.user_id, ItemKind.PERSONA, ItemId(persona_id))
+
+
 @get("/documents")
 async def list_documents(
-    principal: NamedDependency[Principal], library: NamedDependency[Library]
-) -> tuple[Summary, ...]:
-    return await library.list(principal.user_id, ItemKind.DOCUMENT)
+    principal: NamedDependency[Principal],
+    library: NamedDependency[Library],
+    warming: NamedDependency[Warming],
+) -> tuple[Listed, ...]:
+    return _listed(await library.list(principal.user_id, ItemKind.DOCUMENT), warming)
 
 
 @post("/documents", opt=told(fails=(404, 409)))
@@ -183,7 +205,7 @@ async def create_document(
     await heads.check_fits(ItemKind.DOCUMENT, data.says())
     access = _access(data.visibility, data)
     made = await library.create(principal.user_id, ItemKind.DOCUMENT, data.says(), access)
-    return _document(made)
+    return _document(await heads.counted(made))
 
 
 @get("/documents/{document_id:str}")
@@ -207,7 +229,7 @@ async def add_document_version(
     await heads.check_fits(ItemKind.DOCUMENT, data.says())
     known_id = ItemId(document_id)
     made = await library.add_version(principal.user_id, ItemKind.DOCUMENT, known_id, data.says())
-    return _document(made)
+    return _document(await heads.counted(made))
 
 
 @patch("/documents/{document_id:str}", opt=told(fails=(409,)))
@@ -218,6 +240,23 @@ async def change_document(
     library: NamedDependency[Library],
 ) -> DocumentView:
     return _document(await _change(library, principal, (ItemKind.DOCUMENT, document_id), data))
+
+
+def _listed(items: tuple[Summary, ...], warming: Warming) -> tuple[Listed, ...]:
+    warm = warming.versions
+    return tuple(
+        Listed(**asdict(one), is_warm=VersionRef(one.id, one.version) in warm) for one in items
+    )
+
+
+@delete("/documents/{document_id:str}", opt=told(fails=(409,)))
+async def delete_document(
+    document_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    disposal: NamedDependency[Disposal],
+) -> None:
+    """One of one's own that no conversation and no persona reads."""
+    await disposal.delete(principal.user_id, ItemKind.DOCUMENT, ItemId(document_id))
 
 
 async def _change(
@@ -264,9 +303,11 @@ handlers = [
     read_persona,
     add_persona_version,
     change_persona,
+    delete_persona,
     list_documents,
     create_document,
     read_document,
     add_document_version,
     change_document,
+    delete_document,
 ]

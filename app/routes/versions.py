@@ -70,7 +70,7 @@ async def read_document_version(
 def _listed(
     item_id: ItemId, listed: tuple[Version, ...], warming: Warming
 ) -> tuple[ListedVersion, ...]:
-    warm = {ref for refs in warming.warm for ref in refs}
+    warm = warming.versions
     return tuple(
         ListedVersion(version=one, is_warm=VersionRef(item_id, one.number) in warm)
         for one in listed

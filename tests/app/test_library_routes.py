@@ -1,7 +1,7 @@
 """Personas and documents over HTTP: an administrator publishes, everybody picks, nobody overreaches."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -9,8 +9,8 @@ import pytest
 from app.chat.library import DEFAULT_PERSONA
 from app.db.types import AccountRole
 from app.errors import Conflict
-from tests.kit.peers import engine_of, open_engine, somebody_at, until
-from tests.kit.serving import Serving, serving
+from tests.kit.peers import engine_of, somebody_at, until
+from tests.kit.serving import Serving
 from tests.kit.tab import PASSWORD, Person, browser
 
 PIRATE = {
@@ -20,12 +20,6 @@ PIRATE = {
 }
 CHARTER = {"title": "Charter", "text": "The ship has two masts."}
 EVERYBODY = {"visibility": "everybody"}
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving(tmp_path_factory.mktemp("library"), open_engine) as server:
-        yield server
 
 
 @contextlib.asynccontextmanager
@@ -68,7 +62,8 @@ async def test_what_an_administrator_publishes_is_picked_moved_on_from_and_archi
         picked = await made(ann, "/api/conversations", {"document_ids": [document_id]})
 
     assert read["summary"] | {"is_editable": True} == persona["summary"]
-    assert read["summary"] in listed
+    assert read["summary"]["tokens"] > 0
+    assert read["summary"] in [without_warmth(one) for one in listed]
     assert {key: read[key] for key in ("instructions", "examples", "document_ids")} == {
         "instructions": PIRATE["instructions"],
         "examples": PIRATE["examples"],
@@ -82,12 +77,68 @@ async def test_what_an_administrator_publishes_is_picked_moved_on_from_and_archi
     assert (picked["persona_id"], picked["document_ids"]) == (DEFAULT_PERSONA.id, [document_id])
 
 
-async def test_what_is_published_is_warmed_at_once(house: Serving):
-    engine = engine_of(house)
-    async with boss_at(house) as boss:
+def without_warmth(one: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in one.items() if key != "is_warm"}
+
+
+async def test_what_is_published_is_warmed_at_once_and_told_to_be(house: Serving):
+    engine, warming = engine_of(house), house.service.warming
+    async with boss_at(house) as boss, somebody_at(house) as ann:
         persona = await made(boss, "/api/personas", PIRATE | EVERYBODY)
-        warmed = f"{persona['summary']['id']}@1"
+        persona_id = persona["summary"]["id"]
+        own = await made(ann, "/api/personas", PIRATE)
+        warmed = f"{persona_id}@1"
         await until(house, lambda: warmed in [job.session_id for job in engine.jobs])
+        await until(house, lambda: warmed in map(str, warming.versions))
+        listed = {one["id"]: one for one in (await ann.client.get("/api/personas")).json()}
+
+    assert listed[persona_id]["is_warm"]
+    assert not listed[own["summary"]["id"]]["is_warm"]
+    assert own["summary"]["tokens"] == listed[own["summary"]["id"]]["tokens"] > 0
+
+
+async def stored_bytes(who: Person) -> int:
+    usage = (await who.client.get("/api/account/usage")).json()
+    return next(int(one["used"]) for one in usage["quotas"] if one["kind"] == "stored_bytes")
+
+
+async def test_what_is_ones_own_is_deleted_once_nothing_reads_it(house: Serving):
+    async with somebody_at(house) as ann, boss_at(house) as ben:
+        before = await stored_bytes(ann)
+        document = await made(ann, "/api/documents", CHARTER)
+        document_path = f"/api/documents/{document['summary']['id']}"
+        brings = PIRATE | {"document_ids": [document["summary"]["id"]]}
+        persona = await made(ann, "/api/personas", brings)
+        persona_path = f"/api/personas/{persona['summary']['id']}"
+        await made(ann, f"{persona_path}/versions", PIRATE)
+        under = await made(ann, "/api/conversations", {"persona_id": persona["summary"]["id"]})
+        refused = [
+            await ann.client.delete(persona_path),
+            await ann.client.delete(document_path),
+            await ben.client.delete(persona_path),
+            await ann.client.delete(f"/api/personas/{DEFAULT_PERSONA.id}"),
+        ]
+        await ann.client.delete(f"/api/conversations/{under['id']}")
+        still_brought = await ann.client.delete(document_path)
+        gone = [await ann.client.delete(persona_path), await ann.client.delete(document_path)]
+        after = [await ann.client.get(path) for path in (persona_path, document_path)]
+        stored = await stored_bytes(ann)
+
+    assert [one.status_code for one in refused] == [409, 409, 404, 404]
+    assert [one.json()["code"] for one in (refused[0], still_brought)] == ["in_use"] * 2
+    assert [one.status_code for one in gone] == [204, 204]
+    assert [one.status_code for one in after] == [404, 404]
+    assert stored == before
+
+
+async def test_a_document_that_a_conversation_picked_is_in_use(house: Serving):
+    async with somebody_at(house) as ann:
+        document = await made(ann, "/api/documents", CHARTER)
+        document_id = document["summary"]["id"]
+        await made(ann, "/api/conversations", {"document_ids": [document_id]})
+        refused = await ann.client.delete(f"/api/documents/{document_id}")
+
+    assert (refused.status_code, refused.json()["code"]) == (409, "in_use")
 
 
 async def test_one_keeps_personas_and_documents_of_ones_own(house: Serving):
