@@ -121,7 +121,7 @@ class Service:
                 self.supervisor.running(),
                 self.watching.running(),
                 self.departures.running(),
-                self.summaries.running(),
+                self.summaries.errands.running(),
                 self.warming.running(),
                 self.search.running(),
             ):

@@ -5,6 +5,7 @@ cached of them is read, nothing is left behind, and the next turn pays not one t
 """
 
 import secrets
+from collections.abc import Callable
 
 import msgspec
 
@@ -21,6 +22,7 @@ from engine.api import (
     OwnerId,
     Sampling,
     SessionId,
+    Started,
 )
 
 SURE = Sampling(temperature=0.0, repetition_penalty=1.1)
@@ -51,15 +53,24 @@ def aside_job(
     )
 
 
-async def heard(engine: Engine, job: Job) -> Aside | None:
+async def heard(engine: Engine, job: Job, spent: Callable[[int], object]) -> Aside | None:
     """The whole answer; None where the engine gave none to the end. Raises `EngineError`.
 
-    Whoever is cancelled meanwhile cancels the job with it.
+    Whoever is cancelled meanwhile cancels the job with it. `spent` is told how many tokens were
+    computed, also where nothing came of them.
     """
-    text = ""
-    async for event in engine.generate(job):
-        if isinstance(event, Delta):
-            text += event.text
-        elif isinstance(event, Finished):
-            return Aside(text=text + event.text, end=event)
-    return None
+    text, tokens = "", 0
+    try:
+        async for event in engine.generate(job):
+            if isinstance(event, Started):
+                tokens = event.prompt_tokens - event.cached_tokens
+            elif isinstance(event, Delta):
+                text += event.text
+                tokens += len(event.token_ids)
+            elif isinstance(event, Finished):
+                receipt = event.receipt
+                tokens = 0 if receipt is None else receipt.computed_tokens + receipt.output_tokens
+                return Aside(text=text + event.text, end=event)
+        return None
+    finally:
+        spent(tokens)

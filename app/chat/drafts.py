@@ -18,12 +18,13 @@ import logging
 import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from app.chat.entry import TurnRequest
+from app.chat.errands import Errands
 from app.chat.intake import Intake
 from app.chat.liveness import session_of
 from app.chat.prompt import Prompt, Wanted
@@ -116,19 +117,7 @@ class Drafts:
         """Sessions of conversations that are not made yet: of each socket one, once it is used."""
         self._spent: OrderedDict[UserId, Spent] = OrderedDict()
         self._seats = asyncio.Semaphore(MOST_RUNNING)
-        self._tasks: asyncio.TaskGroup | None = None
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Enter and leave it in one task."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
-                yield
-            finally:
-                self._tasks = None
-                for line in self._lines.values():
-                    _stop(line)
+        self.errands = Errands(self._stop)
 
     @contextlib.contextmanager
     def typist(self, user_id: UserId) -> Iterator["Typist"]:
@@ -140,12 +129,12 @@ class Drafts:
             for key in [key for key, line in self._lines.items() if line.typist is typist]:
                 self._drop(key)
             unnamed = _Key(user_id, typist.unnamed_id)
-            if self._unnamed.pop(unnamed, None) is not None and self._tasks is not None:
-                self._tasks.create_task(self._let_go(unnamed))
+            if self._unnamed.pop(unnamed, None) is not None and self.errands.are_taken:
+                _ = self.errands.begin(self._let_go(unnamed))
 
     def offer(self, typist: "Typist", request: TurnRequest) -> None:
         """Prefill this, instead of what was offered for the same session before."""
-        if self._tasks is None:
+        if not self.errands.are_taken:
             return
         key = _Key(typist.user_id, request.conversation_id or typist.unnamed_id)
         if request.conversation_id is None:
@@ -153,9 +142,9 @@ class Drafts:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line(typist)
-            line.task = self._tasks.create_task(self._serve(key, line))
+            line.task = self.errands.begin(self._serve(key, line))
         elif line.job_id is not None:
-            self._tasks.create_task(self._cancel(line.job_id))
+            _ = self.errands.begin(self._cancel(line.job_id))
         line.typist, line.waiting = typist, request
 
     def drop(self, user_id: UserId, session_id: ConversationId, *, begins: bool = False) -> None:
@@ -203,6 +192,10 @@ class Drafts:
         return [key for key in self._unnamed if key.user_id == user_id]
 
     # ------------------------------------------------------------ a session's line
+
+    def _stop(self) -> None:
+        for line in self._lines.values():
+            _stop(line)
 
     def _drop(self, key: _Key) -> _Line | None:
         line = self._lines.pop(key, None)
@@ -255,7 +248,7 @@ class Drafts:
         finally:
             line.job_id = None
             self._spend(user_id, owed)
-            self._usage.drafted(user_id, owed)
+            self._usage.besides(user_id, owed)
 
     # ------------------------------------------------------------ from text to a job
 

@@ -11,9 +11,8 @@ Source for twice by the same name it is the same. What is stored, and how, is `s
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ import msgspec
 
 from app.chat.asides import Aside, aside_job, heard
 from app.chat.entry import Considered, TurnRequest, make_entry
+from app.chat.errands import Errands
 from app.chat.intake import RETRY_AFTER_S, Intake, engine_errors, room_of
 from app.chat.ledger import Branch, Entry, Node
 from app.chat.prompt import Prompt, Wanted
@@ -77,19 +77,7 @@ class Summaries:
         self._usage = usage
         self._works: dict[tuple[UserId, ConversationId], _Work] = {}
         self._seats = asyncio.Semaphore(MOST_RUNNING)
-        self._tasks: asyncio.TaskGroup | None = None
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Enter and leave it in one task, while the database is open."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
-                yield
-            finally:
-                self._tasks = None
-                for work in self._works.values():
-                    work.task.cancel()
+        self.errands = Errands(self._stop)
 
     async def go_on(self, user_id: UserId, asked: Source) -> ConversationView:
         """The conversation that goes on from a summary of that branch, made or made before.
@@ -115,8 +103,12 @@ class Summaries:
             work.task.cancel()
             await asyncio.wait((work.task,))
 
+    def _stop(self) -> None:
+        for work in self._works.values():
+            work.task.cancel()
+
     def _begin(self, user_id: UserId, asked: Source) -> _Work:
-        if self._tasks is None:
+        if not self.errands.are_taken:
             raise Unavailable("The server is stopping.", retry_after_s=RETRY_AFTER_S)
         if any(owner_id == user_id for owner_id, _ in self._works):
             words = "Another conversation of yours is being summed up."
@@ -125,7 +117,7 @@ class Summaries:
         key = (user_id, asked.conversation_id)
         made: asyncio.Future[ConversationView] = asyncio.get_running_loop().create_future()
         made.add_done_callback(partial(self._over, key))
-        task = self._tasks.create_task(self._work(user_id, asked, made))
+        task = self.errands.begin(self._work(user_id, asked, made))
         task.add_done_callback(partial(_stopped, made))
         work = self._works[key] = _Work(asked.client_message_id, made, task)
         return work
@@ -178,14 +170,18 @@ class Summaries:
             )
         )
         job = aside_job(user_id, asked.conversation_id, prompt, Limits(max_output_tokens=output))
+        spent: list[int] = []
         try:
             async with self._seats, engine_errors():
-                answer = await self._ask(job)
+                answer = await self._ask(job, spent.append)
             carried = await self._behind(card, answer, carried)
             sequel = Sequel(begun=begun, answer=answer, carried=carried)
-            return await self._sequels.store(user_id, asked, sequel)
+            view = await self._sequels.store(user_id, asked, sequel)
+            spent.clear()  # it was counted with what was stored
         finally:
             self._usage.release(response_id)
+            self._usage.besides(user_id, sum(spent))
+        return view
 
     async def _cut(
         self, card: ModelCard, wanted: Wanted, prompt: Prompt, output: int
@@ -205,14 +201,14 @@ class Summaries:
         async with engine_errors():
             return await self._intake.prompts.make(card, wanted), found.carried
 
-    async def _ask(self, job: Job) -> Aside:
+    async def _ask(self, job: Job, spent: Callable[[int], None]) -> Aside:
         """What is thrown away has only spare room; somebody waits for this, so it may take more."""
-        answer = await heard(self._engine, job)
+        answer = await heard(self._engine, job, spent)
         if answer is not None and answer.end.reason is FinishReason.REFUSED:
             again = msgspec.structs.replace(
                 job, job_id=JobId(f"{job.job_id}_again"), job_class=JobClass.INTERACTIVE
             )
-            answer = await heard(self._engine, again)
+            answer = await heard(self._engine, again, spent)
         is_whole = answer is not None and answer.end.reason in (
             FinishReason.STOP,
             FinishReason.LENGTH,
@@ -278,7 +274,8 @@ class Summaries:
         try:
             card, wanted, rendered = await self._intake.wanted(user_id, request)
             prompt = await self._intake.prompts.make(card, wanted, rendered)
-            await heard(self._engine, aside_job(user_id, conversation.id, prompt, WARM_UP))
+            job = aside_job(user_id, conversation.id, prompt, WARM_UP)
+            await heard(self._engine, job, partial(self._usage.besides, user_id))
         except (AppError, EngineError):
             pass  # the turn itself will say what is wrong
         except Exception:  # the conversation is there, warm or not

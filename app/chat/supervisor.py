@@ -70,7 +70,7 @@ class Supervisor:
         self.branches = Branches(db, hub, usage)
         self.intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
         self.drafts = Drafts(engine, self.intake, usage)
-        self.titles = Titles(engine, self.intake, self._conversations, wanted=titles)
+        self.titles = Titles(engine, self.intake, self._conversations, usage=usage, wanted=titles)
         self.liveness = Liveness(engine)
         self.record = Record()
         self._live: dict[ResponseId, Turn] = {}
@@ -96,7 +96,11 @@ class Supervisor:
             LOG.warning("closed %d responses that the last run left open", swept)
         for user_id, conversation_id in await self._conversations.kept_warm():
             self.liveness.keep_warm(session_of(user_id, conversation_id), kept=True)
-        async with self.drafts.running(), self.titles.running(), asyncio.TaskGroup() as tasks:
+        async with (
+            self.drafts.errands.running(),
+            self.titles.errands.running(),
+            asyncio.TaskGroup() as tasks,
+        ):
             self._tasks = tasks
             chores = [
                 tasks.create_task(self.checkpoints.keep()),

@@ -9,21 +9,22 @@ conversation of the dialect has no title to see, and what is not stored has none
 """
 
 import asyncio
-import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator
+from functools import partial
 from typing import NamedTuple
 
 from app.chat.asides import aside_job, heard
 from app.chat.conversations import Conversations
 from app.chat.entry import TITLE_CHARACTERS, TurnRequest
+from app.chat.errands import Errands
 from app.chat.intake import Intake
 from app.chat.ledger import StoredResponse
 from app.db.types import Origin
 from app.errors import AppError
 from app.events import ResponseStatus, ResponseView
 from app.ids import ConversationId, MessageId, UserId
+from app.people.usage import Usage
 from engine.api import Engine, FinishReason, Limits, Message, Role
 from engine.errors import EngineError
 
@@ -70,43 +71,38 @@ class Titles:
     """One per server. With `wanted` false it asks for none."""
 
     def __init__(
-        self, engine: Engine, intake: Intake, conversations: Conversations, *, wanted: bool
+        self,
+        engine: Engine,
+        intake: Intake,
+        conversations: Conversations,
+        *,
+        usage: Usage,
+        wanted: bool,
     ) -> None:
         self._engine = engine
         self._intake = intake
         self._conversations = conversations
+        self._usage = usage
         self._wanted = wanted
         self._asking: dict[_Key, asyncio.Task[None]] = {}
         self._seats = asyncio.Semaphore(MOST_RUNNING)
-        self._tasks: asyncio.TaskGroup | None = None
+        self.errands = Errands(self._stop)
 
     @property
     def asking(self) -> int:
         """For how many conversations the model is being asked."""
         return len(self._asking)
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Enter and leave it in one task."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
-                yield
-            finally:
-                self._tasks = None
-                for task in self._asking.values():
-                    task.cancel()
-
     def offer(self, response: StoredResponse, view: ResponseView) -> None:
         """An answer has ended as `view` tells: its conversation may want a title."""
         conversation_id = view.conversation_id
-        if self._tasks is None or not self._wanted or conversation_id is None:
+        if not self.errands.are_taken or not self._wanted or conversation_id is None:
             return
         is_answer = response.reply_id is not None and response.origin is Origin.CHAT
         if is_answer and view.status in (ResponseStatus.COMPLETED, ResponseStatus.INCOMPLETE):
             key = _Key(response.user_id, conversation_id)
             self.drop(*key)
-            self._asking[key] = self._tasks.create_task(self._ask(key, view.message_id))
+            self._asking[key] = self.errands.begin(self._ask(key, view.message_id))
 
     def drop(self, user_id: UserId, conversation_id: ConversationId) -> asyncio.Task[None] | None:
         """Its next turn comes, or it is deleted: whoever is asked for its title need not answer."""
@@ -125,6 +121,10 @@ class Titles:
         """When this returns nothing more is computed for the titles of this user."""
         for key in [key for key in self._asking if key.user_id == user_id]:
             await self.forget(*key)
+
+    def _stop(self) -> None:
+        for task in self._asking.values():
+            task.cancel()
 
     async def _ask(self, key: _Key, message_id: MessageId) -> None:
         try:
@@ -147,7 +147,8 @@ class Titles:
         card, wanted, rendered = await self._intake.wanted(key.user_id, request)
         prompt = await self._intake.prompts.make(card, wanted, rendered)
         async with self._seats:
-            answer = await heard(self._engine, aside_job(*key, prompt, LIMITS))
+            spent = partial(self._usage.besides, key.user_id)
+            answer = await heard(self._engine, aside_job(*key, prompt, LIMITS), spent)
         if answer is None or answer.end.reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return  # there was no room for it; the next answer may find some
         is_whole = answer.end.reason is FinishReason.STOP

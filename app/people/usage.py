@@ -84,8 +84,8 @@ class Usage:
         self._db = db
         self._holds: dict[ResponseId, Ask] = {}
         self._adding = threading.Lock()
-        self._drafted = Counter[UserId]()
-        """Tokens of drafts, until the next message takes them along."""
+        self._besides = Counter[UserId]()
+        """Tokens of drafts and titles, until the next message takes them along."""
 
     # ------------------------------------------------------------ how often
 
@@ -113,8 +113,8 @@ class Usage:
 
     def admit(self, session: Session, ask: Ask) -> None:
         """Count a turn. Raises `QuotaExceeded`."""
-        drafted = self._drafted[ask.user_id]
-        meter = self._count(session, ask.user_id, ask.stored_bytes, requests=1, tokens=drafted)
+        besides = self._besides[ask.user_id]
+        meter = self._count(session, ask.user_id, ask.stored_bytes, requests=1, tokens=besides)
         now = self.quotas.now()
         limits = self.quotas.limits(session, ask.user_id)
         held = self._held_by(ask.user_id)
@@ -129,7 +129,7 @@ class Usage:
             if allowed is not None and amount > allowed:
                 raise refusal(kind, allowed, now)
         self._holds[ask.response_id] = ask
-        self.drafted(ask.user_id, -drafted)
+        self.besides(ask.user_id, -besides)
 
     async def let_in(self, ask: Ask) -> None:
         """`admit` for what is not stored."""
@@ -168,13 +168,16 @@ class Usage:
     def _held_by(self, user_id: UserId) -> Sequence[Ask]:
         return [one for one in list(self._holds.values()) if one.user_id == user_id]
 
-    # ------------------------------------------------------------ drafts
+    # ------------------------------------------------------------ besides turns
 
-    def drafted(self, user_id: UserId, tokens: int) -> None:
-        """Computed of what somebody types: it counts for the day once they send something."""
+    def besides(self, user_id: UserId, tokens: int) -> None:
+        """Computed of what somebody types, for a title, or for a summary that came to nothing.
+
+        It counts for the day once they send something.
+        """
         if tokens:
             with self._adding:
-                self._drafted[user_id] += tokens
+                self._besides[user_id] += tokens
 
     async def may_draft(self, user_id: UserId) -> bool:
         """Whether anything is left of the day's tokens."""
@@ -186,10 +189,10 @@ class Usage:
             return True
         day = today(self.quotas.now())
         used = select(Meter.tokens).where(Meter.user_id == user_id, Meter.day == day)
-        return (session.scalar(used) or 0) + self._drafted[user_id] < allowed
+        return (session.scalar(used) or 0) + self._besides[user_id] < allowed
 
     def forget_user(self, user_id: UserId) -> None:
-        self._drafted.pop(user_id, None)
+        self._besides.pop(user_id, None)
 
     # ------------------------------------------------------------ what is stored
 
@@ -246,7 +249,7 @@ class Usage:
         of_today = meter is not None and meter.day == today(now)
         used: dict[QuotaKind, int] = {
             QuotaKind.REQUESTS: meter.requests if meter and of_today else 0,
-            QuotaKind.TOKENS: (meter.tokens if meter and of_today else 0) + self._drafted[user_id],
+            QuotaKind.TOKENS: (meter.tokens if meter and of_today else 0) + self._besides[user_id],
             QuotaKind.GENERATIONS: len(self._held_by(user_id)),
             QuotaKind.STORED: meter.stored_bytes if meter else 0,
         }

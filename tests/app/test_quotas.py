@@ -413,10 +413,10 @@ async def test_the_tokens_of_drafts_count_with_the_next_message(db: Database):
         ann = await new_person(db)
         await domain.quotas.set_for_user(ann.user_id, QuotaKind.TOKENS, 1_000)
         may = [await domain.usage.may_draft(ann.user_id)]
-        domain.usage.drafted(ann.user_id, 400)
+        domain.usage.besides(ann.user_id, 400)
         end = await domain.ended(ann, await domain.respond(ann, "hello"))
         used = {one.kind: one.used for one in await domain.usage.of(ann.user_id)}
-        domain.usage.drafted(ann.user_id, 600)
+        domain.usage.besides(ann.user_id, 600)
         may.append(await domain.usage.may_draft(ann.user_id))
 
     usage = end.response.usage

@@ -67,6 +67,10 @@ class Talk:
     async def path(self, conversation_id: ConversationId) -> list[Node]:
         return await self.domain.nodes(await self.leaf(conversation_id))
 
+    async def tokens_of_today(self) -> int:
+        used = await self.domain.usage.of(self.who.user_id)
+        return next(one.used or 0 for one in used if one.kind is QuotaKind.TOKENS)
+
     async def conversations(self) -> int:
         async with self.domain.db.read() as session:
             found = await session.scalar(select(func.count()).select_from(Conversation))
@@ -79,7 +83,7 @@ async def talking(db: Database, engine: EchoEngine) -> AsyncIterator[Talk]:
     async with open_domain(db, engine) as domain:
         sequels = Sequels(db, domain.hub, domain.usage)
         summaries = Summaries(engine, domain.supervisor.intake, sequels, domain.usage)
-        async with summaries.running():
+        async with summaries.errands.running():
             yield Talk(domain, summaries, await new_person(db))
 
 
@@ -309,9 +313,14 @@ async def test_an_engine_that_gives_no_summary_leaves_nothing(db: Database, faul
             engine.refusal = Refusal(code="overloaded", message="no room")
         else:
             engine.says[JobClass.BACKGROUND] = " "
+        before = await talk.tokens_of_today()
         with pytest.raises(Unavailable):
             await talk.go_on(source_id)
         assert await talk.conversations() == 1
+        after = await talk.tokens_of_today()
+
+    was_computed = fault != "refused"
+    assert (after > before) == was_computed, "what was computed counts, whatever came of it"
 
 
 class Crowded(EchoEngine):

@@ -7,6 +7,7 @@ import pytest
 from app.chat.conversations import Changes
 from app.chat.titles import QUESTION, cleaned
 from app.db.base import Database
+from app.db.types import QuotaKind
 from app.errors import NotFound
 from app.frames import ConversationChanged
 from app.ids import ConversationId
@@ -142,6 +143,22 @@ async def test_an_engine_that_is_lost_costs_the_title_alone(db: Database):
 
     assert len(asked_for(engine)) == 1
     assert title == "hello"
+
+
+async def test_what_a_title_takes_counts_for_the_day_of_whom_it_is_for(db: Database):
+    engine = talkative()
+    async with open_domain(db, engine, titles=True) as domain:
+        ann, conversation_id = await begin(domain)
+        end = await domain.say(ann, conversation_id, "Tell me of ships, please.")
+        await domain.titled()
+        used = {one.kind: one.used for one in await domain.usage.of(ann.user_id)}
+
+    receipt, title = end.response.receipt, asked_for(engine)[0]
+    assert receipt is not None
+    known = receipt.prompt_tokens + receipt.output_tokens
+    said = len("“Ships and sails.”\n") + 1
+    turn = receipt.computed_tokens + receipt.output_tokens
+    assert used[QuotaKind.TOKENS] == turn + len(title.token_ids) - known + said
 
 
 async def test_the_next_turn_stops_who_is_asked_for_a_title(db: Database):

@@ -129,7 +129,7 @@ async def test_02_a_summary_costs_its_source_nothing_and_what_goes_on_is_warm(sq
     async with open_local() as engine, open_domain(sqlite, engine) as domain:
         sequels = Sequels(sqlite, domain.hub, domain.usage)
         summaries = Summaries(engine, domain.supervisor.intake, sequels, domain.usage)
-        async with summaries.running():
+        async with summaries.errands.running():
             ann = await new_person(sqlite)
             source = await domain.conversations.create(ann.user_id)
             await domain.say(ann, source.id, "Name an animal.", max_tokens=12)

@@ -1,0 +1,39 @@
+"""Errands: what a part of the server does on the side, in tasks that end with the server.
+
+Nothing is begun before the part runs, nor after it has been told to stop; what is under way then is
+stopped by the part itself, which knows what may go on to its end.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+
+class Errands:
+    """`stop` ends what needs an end when the server stops; the rest is waited for."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def are_taken(self) -> bool:
+        """Whether anything can be begun."""
+        return self._tasks is not None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Enter and leave it in one task."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                yield
+            finally:
+                self._tasks = None
+                self._stop()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """To be called only where `are_taken`."""
+        assert self._tasks is not None, "nothing is begun before the start or after the end"
+        return self._tasks.create_task(work)
