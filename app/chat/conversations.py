@@ -54,6 +54,13 @@ class ConversationPage(msgspec.Struct, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
+class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest first, of all branches; `next_cursor` is None on the last page."""
+
+    items: tuple[MessageView, ...]
+    next_cursor: str | None
+
+
 class Conversations:
     """One user's conversations at a time, in the database."""
 
@@ -207,25 +214,37 @@ class Conversations:
         self, user_id: UserId, conversation_id: ConversationId
     ) -> tuple[MessageView, ...]:
         """The whole tree, oldest first; an assistant's message with its response."""
+        query = _said(conversation_id).order_by(Message.created_at, Message.id)
         async with self._db.read() as session:
             _found(await session.scalar(_owned(user_id, conversation_id)))
-            query = (
-                select(Message, Response)
-                .outerjoin(
-                    Response,
-                    (Response.message_id == Message.id) & (Message.role == Role.ASSISTANT),
-                )
-                .where(Message.conversation_id == conversation_id)
-                .order_by(Message.created_at, Message.id)
-            )
-            return tuple(
-                rows.message_view(
-                    message,
-                    conversation_id,
-                    None if response is None else rows.response_view(response),
-                )
-                for message, response in await session.execute(query)
-            )
+            found = await session.execute(query)
+            return tuple(_message(message, response) for message, response in found)
+
+    async def page(
+        self,
+        user_id: UserId,
+        conversation_id: ConversationId,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> MessagePage:
+        """The tree from its newest message backwards. Raises `NotFound` and `InvalidRequest`.
+
+        A message that was written here is newer than the one that it follows, so of what has come
+        everything below is there as well.
+        """
+        limit = max(1, min(limit, LONGEST_PAGE))
+        query = _said(conversation_id).order_by(Message.created_at.desc(), Message.id.desc())
+        if cursor is not None:
+            query = query.where(tuple_(Message.created_at, Message.id) < tuple_(*place_of(cursor)))
+        async with self._db.read() as session:
+            _found(await session.scalar(_owned(user_id, conversation_id)))
+            found = (await session.execute(query.limit(limit + 1))).all()
+        last = found[limit - 1][0] if len(found) > limit else None
+        return MessagePage(
+            items=tuple(_message(message, response) for message, response in found[:limit]),
+            next_cursor=None if last is None else cursor_of(last.created_at, last.id),
+        )
 
     async def delete(self, user_id: UserId, conversation_id: ConversationId) -> None:
         """Raises `NotFound`. What runs in it is stopped by `Supervisor.delete_conversation`."""
@@ -250,6 +269,18 @@ def _owned(user_id: UserId, conversation_id: ConversationId) -> Select[Conversat
     return select(Conversation).where(
         Conversation.user_id == user_id, Conversation.id == conversation_id
     )
+
+
+def _said(conversation_id: ConversationId) -> Select[Message, Response | None]:
+    """Its messages, each answer with what wrote it."""
+    wrote = (Response.message_id == Message.id) & (Message.role == Role.ASSISTANT)
+    query = select(Message, Response).outerjoin(Response, wrote)
+    return query.where(Message.conversation_id == conversation_id)
+
+
+def _message(message: Message, response: Response | None) -> MessageView:
+    view = None if response is None else rows.response_view(response)
+    return rows.message_view(message, message.conversation_id, view)
 
 
 async def _kept_tokens(session: AsyncSession, user_id: UserId) -> int:

@@ -43,13 +43,6 @@ BROWSER_LIMITS = Limits(max_output_tokens=2048)
 """A small model that goes in circles all the same comes to an end."""
 
 
-class Tree(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation with all messages of its tree, in no order that means anything."""
-
-    conversation: ConversationView
-    messages: tuple[MessageView, ...]
-
-
 class NewConversation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     persona_id: PersonaId = DEFAULT_PERSONA.id
     document_ids: Annotated[tuple[DocumentId, ...], msgspec.Meta(max_length=32)] = ()
@@ -116,19 +109,6 @@ async def create_conversation(
         data.persona_id,
         data.document_ids,
         conversation_id=supervisor.drafts.name(principal.user_id),
-    )
-
-
-@get("/conversations/{conversation_id:str}")
-async def read_conversation(
-    conversation_id: FromPath[str],
-    principal: NamedDependency[Principal],
-    conversations: NamedDependency[Conversations],
-) -> Tree:
-    known_id = ConversationId(conversation_id)
-    return Tree(
-        conversation=await conversations.get(principal.user_id, known_id),
-        messages=await conversations.messages(principal.user_id, known_id),
     )
 
 
@@ -371,7 +351,6 @@ def _message(frame: Event | Snapshot, number: int) -> ServerSentEventMessage:
 handlers = [
     list_conversations,
     create_conversation,
-    read_conversation,
     change_conversation,
     move_to_newest,
     delete_conversation,

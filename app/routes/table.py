@@ -14,6 +14,7 @@ from app.routes import (
     files,
     health,
     library,
+    messages,
     oidc,
     people,
     quotas,
@@ -62,6 +63,7 @@ ACCOUNT = [
 
 PAGE = [
     *conversations.handlers,
+    *messages.handlers,
     *events.handlers,
     *summaries.handlers,
     *library.handlers,

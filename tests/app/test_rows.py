@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -22,6 +23,7 @@ from app.db.types import AccountRole
 from app.events import ResponseEnded, ResponseStatus, TextDelta
 from app.frames import (
     CancelAccepted,
+    ConversationChanged,
     Cursor,
     ErrorFrame,
     Event,
@@ -31,6 +33,7 @@ from app.frames import (
 )
 from app.ids import ConversationId, ResponseId
 from app.routes.socket import LONGEST_FRAME
+from engine.api import JobClass, SessionId
 from tests.kit.peers import Log, engine_of, until
 from tests.kit.server import Server
 from tests.kit.serving import Serving
@@ -157,6 +160,49 @@ async def gauge(server: Server, name: str) -> float:
     told = (await server.get("/metrics", authorization=f"Bearer {server.api_key}")).text
     (line,) = [line for line in told.splitlines() if line.startswith(f"{name} ")]
     return float(line.split()[1])
+
+
+@pytest.mark.row("13")
+async def test_02_a_title_is_asked_for_behind_the_conversation_and_its_next_turn_pays_nothing(
+    house: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    engine, titles = engine_of(house), house.service.supervisor.titles
+    monkeypatch.setattr(titles, "_wanted", True)
+    monkeypatch.setitem(engine.says, JobClass.BACKGROUND, "Ships and sails.\n")
+    async with somebody(house) as who, who.tab() as tab:
+        conversation_id = await who.conversation()
+        await tab.subscribe(conversation_id)
+        accepted = await tab.say(conversation_id, "Tell me of ships, please.")
+        await tab.event(accepted.response.id, ResponseEnded)
+        await tab.expect(
+            ConversationChanged, lambda frame: frame.conversation.title == "Ships and sails"
+        )
+        (asked,) = [
+            job
+            for job in engine.jobs
+            if job.session_id == SessionId(conversation_id) and job.job_class is JobClass.BACKGROUND
+        ]
+        first = await receipt_of(who, conversation_id)
+        leaf_id = accepted.response.message_id
+        again = await tab.say(conversation_id, "And of sails?", leaf_id)
+        await tab.event(again.response.id, ResponseEnded)
+        second = await receipt_of(who, conversation_id)
+        whole = await tree(who, conversation_id)
+        turns = [job for job in engine.jobs if job.session_id == SessionId(conversation_id)]
+
+    history = first["prompt_tokens"] + first["output_tokens"]
+    assert asked.token_ids[:history] == turns[-1].token_ids[:history], "the same history first"
+    assert second["cached_tokens"] >= history - 1
+    assert whole["conversation"]["title"] == "Ships and sails"
+    assert len(whole["messages"]) == 4, "the question for the title is none of them"
+
+
+async def receipt_of(who: Person, conversation_id: str) -> dict[str, Any]:
+    """What its last answer cost."""
+    receipt: dict[str, Any] = (await tree(who, conversation_id))["messages"][-1]["response"][
+        "receipt"
+    ]
+    return receipt
 
 
 @pytest.mark.row("15")
@@ -389,10 +435,14 @@ async def test_a_conversation_of_five_hundred_messages_is_read_and_goes_on(house
         question, answer = conversation["messages"]
         messages, parent_id = [], None
         for number in range(250):
-            asked = question | {"id": f"q{number}", "parent_id": parent_id}
+            at = question["created_at"] + 2 * number
+            asked = question | {"id": f"q{number}", "parent_id": parent_id, "created_at": at}
             parent_id, response = f"a{number}", answer["response"] | {"id": f"r{number}"}
-            said = answer | {"id": parent_id, "parent_id": asked["id"], "response": response}
-            messages += [asked | {"client_message_id": f"c{number}"}, said]
+            said = answer | {"id": parent_id, "parent_id": asked["id"], "created_at": at + 1}
+            messages += [
+                asked | {"client_message_id": f"c{number}"},
+                said | {"response": response},
+            ]
         long = {**conversation, "messages": messages, "leaf_id": parent_id}
         body = json.dumps({**file, "conversations": [long]})
         came = await done(await who.client.post("/api/import", content=body))
@@ -400,8 +450,28 @@ async def test_a_conversation_of_five_hundred_messages_is_read_and_goes_on(house
         subscribed = await tab.subscribe(known)
         whole = await tree(who, known)
 
+        pages = [page async for page in backwards(who, known)]
+        with pytest.raises(AssertionError, match="This cursor is not ours"):
+            await done(await who.client.get(f"{messages_of(known)}?cursor=none"))
+
     assert len(whole["messages"]) == 500
     assert subscribed.leaf_id == whole["conversation"]["leaf_id"]
+    assert [len(page) for page in pages] == [70] * 7 + [10]
+    assert [one for page in pages for one in page] == whole["messages"][::-1]
+    assert pages[0][0]["id"] == subscribed.leaf_id
+
+
+async def backwards(who: Person, conversation_id: str) -> AsyncIterator[list[dict[str, Any]]]:
+    """The pages of a conversation, from the newest message on."""
+    asked: dict[str, Any] = {"limit": 70}
+    while "cursor" not in asked or asked["cursor"] is not None:
+        page = await done(await who.client.get(messages_of(conversation_id), params=asked))
+        yield page["items"]
+        asked["cursor"] = page["next_cursor"]
+
+
+def messages_of(conversation_id: str) -> str:
+    return f"/api/conversations/{conversation_id}/messages"
 
 
 @pytest.mark.row("31")
