@@ -106,7 +106,7 @@ class Core:
         self._sequences: dict[JobId, Sequence] = {}
         self._events: list[CoreEvent] = []
         self._flight: Flight | None = None
-        self._totals = Totals()
+        self._totals = Totals(self._cache.worth_s)
         self._step = 0
         self._step_s = 0.0
         self._seeds = self._warmed = 0

@@ -94,6 +94,20 @@ class DraftTokens(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
 
 
+class TurnTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Turns and their prompts, summed.
+
+    `known_tokens`: what of the prompts their conversations had sent or got before; `found_tokens`:
+    how much of that was cached. Had nothing been let go, each later turn would find all but one token.
+    """
+
+    turns: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    known_tokens: int = 0
+    found_tokens: int = 0
+
+
 class CachedShare(enum.StrEnum):
     """How much of a prompt was cached: nothing, below half, below nine tenths, more."""
 
@@ -133,6 +147,12 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     prompt_by_source: dict[CacheSource, int]
     cached_by_source: CachedBySource
+    first_turns: TurnTokens
+    """Turns (interactive jobs) of which the conversation had nothing before."""
+    later_turns: TurnTokens
+    saved_s: float
+    """What computing the cached tokens would have taken, by what prefill was measured to take; an
+    estimate, without what came before the first measurement."""
     finished_jobs: dict[FinishReason, int]
     misses: dict[MissReason, int]
     published_tokens: int

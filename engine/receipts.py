@@ -6,6 +6,7 @@ every receipt (law 2).
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -18,9 +19,10 @@ from engine.figures import (
     CachedShare,
     Histogram,
     Stats,
+    TurnTokens,
 )
 from engine.kv.cache import Cache
-from engine.kv.misses import Fingerprints
+from engine.kv.misses import Fingerprints, common_tokens
 from engine.sequence import Sequence
 from engine.terms import CacheSource, FinishReason, MissReason
 
@@ -70,6 +72,9 @@ def write_receipt(
     )
 
 
+Spans = Iterable[tuple[int, int]]
+
+
 class Times:
     """Durations, counted by length."""
 
@@ -98,10 +103,31 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
 
 
-class Totals:
-    """Sums over all receipts since boot."""
+class Turns:
+    """Sums over the prompts of turns."""
+
+    __slots__ = ("_sums",)
 
     def __init__(self) -> None:
+        self._sums: Counter[str] = Counter()
+
+    def add(self, receipt: Receipt, known_tokens: int) -> None:
+        cached_tokens = receipt.cached_tokens
+        self._sums["turns"] += 1
+        self._sums["prompt_tokens"] += receipt.prompt_tokens
+        self._sums["cached_tokens"] += cached_tokens
+        self._sums["known_tokens"] += known_tokens
+        self._sums["found_tokens"] += min(cached_tokens, known_tokens)
+
+    def tokens(self) -> TurnTokens:
+        return TurnTokens(**self._sums)
+
+
+class Totals:
+    """Sums over all receipts since boot. `worth_s`: what computing spans of a prompt would take."""
+
+    def __init__(self, worth_s: Callable[[Spans], float]) -> None:
+        self._worth_s = worth_s
         self.drafts = Drafts()
         self._tokens: Counter[str] = Counter()
         self._cached: Counter[str] = Counter()
@@ -110,6 +136,8 @@ class Totals:
         self._misses: Counter[MissReason] = Counter()
         self._queue_s, self._prefill_s = Times(), Times()
         self._first_token_s = {share: Times() for share in CachedShare}
+        self._first_turns, self._later_turns = Turns(), Turns()
+        self._saved_s = 0.0
 
     def refuse(self) -> None:
         self._finished[FinishReason.REFUSED] += 1
@@ -120,6 +148,7 @@ class Totals:
         self._finished[reason] += 1
         if receipt is None:
             return
+        self._saved_s += self._worth_s(sequence.progress.found)
         for name in ("prompt", "cached", "restored", "computed", "output"):
             self._tokens[name] += getattr(receipt, f"{name}_tokens")
         self._cached.update(msgspec.structs.asdict(receipt.cached_by_source))
@@ -129,6 +158,7 @@ class Totals:
             self._misses[receipt.miss_reason] += 1
         if job.job_class is JobClass.INTERACTIVE:
             self._time(receipt)
+            self._compare(sequence, receipt)
         elif job.job_class is JobClass.DRAFT:
             self.drafts.book(sequence, receipt.computed_tokens)
 
@@ -148,6 +178,9 @@ class Totals:
             output_tokens=tokens["output"],
             prompt_by_source=dict(self._prompt),
             cached_by_source=CachedBySource(**self._cached),
+            first_turns=self._first_turns.tokens(),
+            later_turns=self._later_turns.tokens(),
+            saved_s=self._saved_s,
             finished_jobs=dict(self._finished),
             misses=dict(self._misses),
             published_tokens=journal.tokens[CacheChange.PUBLISHED],
@@ -164,6 +197,14 @@ class Totals:
             step_s=work.step_s,
             cache_s=cache.spent_s,
         )
+
+    def _compare(self, sequence: Sequence, receipt: Receipt) -> None:
+        history = sequence.job.history
+        if history is None:
+            self._first_turns.add(receipt, 0)
+            return
+        known_tokens = common_tokens(history.token_ids, sequence.job.token_ids)
+        self._later_turns.add(receipt, min(known_tokens, receipt.prompt_tokens))
 
     def _time(self, receipt: Receipt) -> None:
         self._queue_s.add(receipt.queue_s)

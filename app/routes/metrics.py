@@ -71,6 +71,18 @@ class EngineCollector(Collector):
             },
         )
         yield _counter("generation_tokens", "Tokens written.", stats.output_tokens)
+        later = stats.later_turns
+        yield _counters(
+            "known_prompt_tokens",
+            "Prompt tokens of later turns that their conversation had before, found in the cache or lost.",
+            "outcome",
+            {"found": later.found_tokens, "lost": later.known_tokens - later.found_tokens},
+        )
+        yield _counter(
+            "prefill_saved_seconds",
+            "What computing the cached tokens would have taken, as prefill was measured; an estimate.",
+            stats.saved_s,
+        )
 
     def _blocks(self) -> Iterator[Metric]:
         stats = self._stats

@@ -303,6 +303,10 @@ class Cache:
         """A step computed the tokens of each `[start, end)` in that time, all together."""
         self._prices.learn(spans, seconds)
 
+    def worth_s(self, spans: Iterable[tuple[int, int]]) -> float:
+        """What computing the tokens of each `[start, end)` would take, as far as is known."""
+        return sum(self._prices.span_s(start, end) for start, end in spans)
+
     def park_everything(self) -> None:
         """Whatever is leased is to outlive the engine, where there is a disk."""
         self.tiers.spill()

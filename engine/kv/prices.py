@@ -43,6 +43,10 @@ class Prices:
         """Seconds for one token at `position`."""
         return self._level + self._slope * position
 
+    def span_s(self, start: int, end: int) -> float:
+        """Seconds for all tokens of `[start, end)`, one prompt's; none before anything was learned."""
+        return (end - start) * self.token_s((start + end) // 2) if self._tokens else 0.0
+
     def _fit(self) -> None:
         """A falling line, or one through too few places, is taken for a level one."""
         mean_s, mean_place = self._seconds / self._tokens, self._places / self._tokens

@@ -96,6 +96,18 @@ def test_a_session_is_expected_back_at_its_own_pace():
     assert worth(MOONCAKE, quick, 400.0) < worth(MOONCAKE, slow, 400.0)
 
 
+def test_what_was_spared_is_what_its_tokens_would_have_taken_and_nothing_before_anything_is_known():
+    prices = Prices()
+    unknown_s = prices.span_s(0, 1000)
+    prices.learn([(0, 100)], seconds=1.0)
+    prices.learn([(100, 200)], seconds=3.0)
+
+    assert unknown_s == 0.0
+    whole_s, parts_s = prices.span_s(0, 200), prices.span_s(0, 100) + prices.span_s(100, 200)
+    assert whole_s == pytest.approx(parts_s)
+    assert prices.span_s(100, 200) > prices.span_s(0, 100) > 0.0
+
+
 def test_prices_find_the_line_that_steps_follow():
     prices = Prices()
     for start in range(0, 4096, 512):

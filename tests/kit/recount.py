@@ -6,11 +6,12 @@ Knows jobs and their receipts; asks the engine for nothing but the `Stats` that 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
+from itertools import takewhile
 
 import msgspec
 
 from engine.api import FinishReason, Job, JobClass, Receipt, Stats, zone_spans
-from engine.figures import CachedShare, Histogram
+from engine.figures import CachedShare, Histogram, TurnTokens
 
 Told = tuple[Job, FinishReason, Receipt | None]
 """A job that has ended."""
@@ -38,6 +39,7 @@ def check(stats: Stats, told: Iterable[Told]) -> None:
     _check_drafts(stats, receipts)
     turns = [r for job, r in receipts if job.job_class is JobClass.INTERACTIVE]
     _check_times(stats, turns)
+    _check_turns(stats, [one for one in receipts if one[0].job_class is JobClass.INTERACTIVE])
 
 
 def _check_drafts(stats: Stats, receipts: Iterable[tuple[Job, Receipt]]) -> None:
@@ -45,6 +47,24 @@ def _check_drafts(stats: Stats, receipts: Iterable[tuple[Job, Receipt]]) -> None
     computed = sum(r.computed_tokens for job, r in receipts if job.job_class is JobClass.DRAFT)
     assert drafts.computed == computed == drafts.used + drafts.wasted + drafts.waiting
     assert min(drafts.used, drafts.wasted, drafts.waiting) >= 0
+
+
+def _check_turns(stats: Stats, turns: Iterable[tuple[Job, Receipt]]) -> None:
+    first, later = Counter[str](), Counter[str]()
+    for job, receipt in turns:
+        sums = first if job.history is None else later
+        before = job.history.token_ids if job.history else ()
+        pairs = zip(before, job.token_ids[: receipt.prompt_tokens], strict=False)
+        known = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        sums.update(
+            turns=1,
+            prompt_tokens=receipt.prompt_tokens,
+            cached_tokens=receipt.cached_tokens,
+            known_tokens=known,
+            found_tokens=min(known, receipt.cached_tokens),
+        )
+    assert stats.first_turns == TurnTokens(**first)
+    assert stats.later_turns == TurnTokens(**later)
 
 
 def _check_times(stats: Stats, turns: Iterable[Receipt]) -> None:
