@@ -12,6 +12,7 @@ from litestar import Litestar
 from litestar.di import Provide
 
 from app.chat.apart import Apart
+from app.chat.chronicle import Chronicle
 from app.chat.conversations import Conversations
 from app.chat.departures import Departures
 from app.chat.disposal import Disposal
@@ -102,6 +103,7 @@ class Service:
         self.watching = Watching(engine, self.board)
         self.misses = Misses(self.db)
         self.audit = Audit(self.db)
+        self.chronicle = Chronicle(engine, self.audit)
         self.accounting = Accounting(self.db, self.audit)
         liveness = self.supervisor.liveness
         self.overview = Overview(engine, self.misses, self.audit, logs=self.logs, liveness=liveness)
@@ -120,6 +122,7 @@ class Service:
                 self.rights.running(),
                 self.supervisor.running(),
                 self.watching.running(),
+                self.chronicle.running(),
                 self.departures.running(),
                 self.summaries.errands.running(),
                 self.warming.running(),

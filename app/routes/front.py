@@ -151,7 +151,7 @@ def _has_csrf_cookie(scope: Scope) -> bool:
 
 
 def _is_browsers(path: str) -> bool:
-    return path in ("/", "/setup") or path.startswith("/api/")
+    return path in ("/", "/setup", "/admin") or path.startswith("/api/")
 
 
 def _without(headers: Iterable[tuple[bytes, bytes]], extra: RawHeaders) -> RawHeaders:

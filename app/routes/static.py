@@ -1,7 +1,7 @@
-"""The built page: `index.html` for the places of the page, and its hashed assets.
+"""The built pages: `index.html` for the places of the chat, `admin.html`, and their hashed assets.
 
-Knows nothing of what the page does. Asset names hold a hash of their content, so they never change;
-the page itself is asked for anew each time, so that an update shows at once.
+Knows nothing of what a page does. Asset names hold a hash of their content, so they never change;
+a page itself is asked for anew each time, so that an update shows at once.
 """
 
 from pathlib import Path
@@ -50,7 +50,6 @@ The API under <code>/v1</code> works without it.</p></html>
 
 def page_router(folder: Path = PAGE) -> Router:
     """Everything that a browser loads before it talks to the API."""
-    index = folder / "index.html"
     assets: list[Router] = []
     if (folder / "assets").is_dir():
         assets.append(
@@ -59,16 +58,23 @@ def page_router(folder: Path = PAGE) -> Router:
             )
         )
 
-    # Not in a thread: it is one small file, and Litestar wraps a handler of two paths twice.
+    # Not in a thread: each is one small file, and Litestar wraps a handler of two paths twice.
     @get(["/", "/setup"], include_in_schema=False, sync_to_thread=False)
     def page() -> Response[bytes]:
-        built = index.is_file()
-        content = index.read_bytes() if built else _NOT_BUILT.encode()
-        return Response(
-            content,
-            status_code=200 if built else 503,
-            media_type=MediaType.HTML,
-            headers={"cache-control": "no-cache"},
-        )
+        return _built(folder / "index.html")
 
-    return Router(path="/", route_handlers=[page, *assets])
+    @get("/admin", include_in_schema=False, sync_to_thread=False)
+    def admin_page() -> Response[bytes]:
+        return _built(folder / "admin.html")
+
+    return Router(path="/", route_handlers=[page, admin_page, *assets])
+
+
+def _built(file: Path) -> Response[bytes]:
+    is_built = file.is_file()
+    return Response(
+        file.read_bytes() if is_built else _NOT_BUILT.encode(),
+        status_code=200 if is_built else 503,
+        media_type=MediaType.HTML,
+        headers={"cache-control": "no-cache"},
+    )

@@ -11,6 +11,7 @@ from app.routes import (
     admin,
     conversations,
     events,
+    figures,
     files,
     health,
     library,
@@ -76,6 +77,7 @@ PAGE = [
 
 FIGURES = [
     *admin.figure_handlers,
+    *figures.figure_handlers,
 ]
 """`/api` for administrators and auditors."""
 

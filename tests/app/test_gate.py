@@ -19,6 +19,7 @@ from tests.kit.tab import PASSWORD, Person, Place, person
 PUBLIC = {
     ("GET", "/"),
     ("GET", "/setup"),
+    ("GET", "/admin"),
     ("POST", "/api/login"),
     ("POST", "/api/setup"),
     ("GET", "/api/sign-in"),
@@ -46,7 +47,18 @@ OF_ONES_OWN = {
 """What an auditor reaches too."""
 
 
-FIGURES = {"cache", "cache/events", "health", "misses", "prefixes", "sessions", "usage", "users"}
+FIGURES = {
+    "cache",
+    "cache/events",
+    "figures",
+    "figures/events",
+    "health",
+    "misses",
+    "prefixes",
+    "sessions",
+    "usage",
+    "users",
+}
 
 
 @pytest.fixture

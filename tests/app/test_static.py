@@ -44,18 +44,21 @@ def built(tmp_path: Path) -> Path:
     """A page as the bundler leaves it."""
     (tmp_path / "assets").mkdir()
     (tmp_path / "index.html").write_text("<!doctype html><title>page</title>")
+    (tmp_path / "admin.html").write_text("<!doctype html><title>figures</title>")
     (tmp_path / "assets" / "index-Ab12.js").write_text("export {}")
     return tmp_path
 
 
-@pytest.mark.parametrize("path", ["/", "/setup"])
-async def test_the_page_is_asked_for_anew_each_time(built: Path, path: str):
+@pytest.mark.parametrize(
+    ("path", "title"), [("/", "page"), ("/setup", "page"), ("/admin", "figures")]
+)
+async def test_the_page_is_asked_for_anew_each_time(built: Path, path: str, title: str):
     async with served(built) as client:
         answer = await client.get(path)
 
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
     assert answer.headers["content-type"].startswith("text/html")
-    assert "<title>page</title>" in answer.text
+    assert f"<title>{title}</title>" in answer.text
 
 
 async def test_an_asset_never_changes_and_may_be_kept(built: Path):
