@@ -1,7 +1,7 @@
-"""Write the socket's types for the page, from the server's own structs.
+"""Write types for the pages, from the server's own structs: the socket's, and the dashboard's.
 
-`python generate.py` writes `src/generated/events.ts`; with `--check` it only says whether that file
-is fresh. It knows the few forms of JSON Schema that msgspec prints and refuses any other.
+`python generate.py` writes `src/generated`; with `--check` it only says whether its files are fresh. It
+knows the few forms of JSON Schema that msgspec prints and refuses any other.
 """
 
 import json
@@ -11,10 +11,39 @@ from typing import Any
 
 import msgspec
 
+from app.chat.chronicle import Figures, FiguresOverTime
+from app.chat.misses import MissPage
+from app.chat.overview import PrefixTree, SessionPage
 from app.frames import PROTOCOL, InwardFrame, OutwardFrame
+from app.people.accounting import UsageSum, UserSums
+from app.people.accounts import AccountView
+from app.people.audit import AuditPage
+from app.people.groups import GroupView
+from app.people.invitations import InvitationView, NewInvitation
+from app.people.quotas import Quota
+from app.routes.quotas import UsageView
+from app.routes.vitals import Vitals
 
-TARGET = Path(__file__).parent / "src" / "generated" / "events.ts"
-HEAD = "// Generated from app/frames.py by `npm run generate`; never edited by hand.\n"
+FOLDER = Path(__file__).parent / "src" / "generated"
+HEAD = "// Generated from {} by `npm run generate`; never edited by hand.\n"
+TOLD = [
+    Figures,
+    FiguresOverTime,
+    SessionPage,
+    PrefixTree,
+    MissPage,
+    UserSums,
+    UsageSum,
+    AccountView,
+    AuditPage,
+    GroupView,
+    InvitationView,
+    NewInvitation,
+    Quota,
+    UsageView,
+    Vitals,
+]
+"""What administrators and auditors are told."""
 PRIMITIVES = {
     "string": "string",
     "integer": "number",
@@ -27,22 +56,25 @@ Schema = dict[str, Any]
 
 
 def main() -> int:
-    fresh = written()
+    fresh = {"events.ts": events(), "admin.ts": admin()}
     if "--check" in sys.argv:
-        current = TARGET.read_text() if TARGET.exists() else ""
-        return 0 if current == fresh else _stale()
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(fresh)
+        stale = [name for name, text in fresh.items() if _current(name) != text]
+        for name in stale:
+            sys.stderr.write(f"{FOLDER / name} is not fresh: npm run generate\n")
+        return 1 if stale else 0
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in fresh.items():
+        (FOLDER / name).write_text(text)
     return 0
 
 
-def _stale() -> int:
-    sys.stderr.write(f"{TARGET} is not fresh: npm run generate\n")
-    return 1
+def _current(name: str) -> str:
+    file = FOLDER / name
+    return file.read_text() if file.exists() else ""
 
 
-def written() -> str:
-    """The whole file: one declaration for each struct and enum, then the two unions of frames."""
+def events() -> str:
+    """The socket's frames: one declaration for each struct and enum, then the two unions."""
     (inward, outward), components = msgspec.json.schema_components([InwardFrame, OutwardFrame])
     heard = _reached(inward, components)
     declarations = [
@@ -54,7 +86,16 @@ def written() -> str:
         f"export type OutwardFrame = {_type(outward)};\n",
         f"export const PROTOCOL = {PROTOCOL};\n",
     ]
-    return "\n".join([HEAD, *declarations, *frames])
+    return "\n".join([HEAD.format("app/frames.py"), *declarations, *frames])
+
+
+def admin() -> str:
+    """What the dashboard reads."""
+    _, components = msgspec.json.schema_components(TOLD)
+    declarations = [
+        _declared(name, schema, optional=False) for name, schema in sorted(components.items())
+    ]
+    return "\n".join([HEAD.format("the server's structs"), *declarations])
 
 
 def _reached(schema: Schema, components: dict[str, Schema]) -> set[str]:
@@ -100,10 +141,24 @@ def _type(schema: Schema) -> str:
             return " | ".join(json.dumps(value) for value in values)
         case {"anyOf": list(options)}:
             return " | ".join(map(_type, options))
-        case {"type": "array", "items": items}:
-            return f"readonly ({_type(items)})[]"
+        case {"type": "array" | "object"}:
+            return _many(schema)
         case {"type": str(name)} if name in PRIMITIVES:
             return PRIMITIVES[name]
+        case _:
+            raise ValueError(f"no TypeScript for {schema}")
+
+
+def _many(schema: Schema) -> str:
+    match schema:
+        case {"items": False, "prefixItems": list(items)}:
+            return f"readonly [{', '.join(map(_type, items))}]"
+        case {"items": dict(items)}:
+            return f"readonly ({_type(items)})[]"
+        case {"additionalProperties": dict(values)}:
+            return f"Readonly<Record<string, {_type(values)}>>"
+        case {"type": "object"}:
+            return "Readonly<Record<string, unknown>>"
         case _:
             raise ValueError(f"no TypeScript for {schema}")
 

@@ -8,6 +8,7 @@ export default defineConfig({
   build: {
     outDir: "../app/page",
     emptyOutDir: true,
+    rollupOptions: { input: ["index.html", "admin.html"] },
     // The page's security policy allows no data: addresses but for images, and nothing inline.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },

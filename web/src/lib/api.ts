@@ -34,7 +34,7 @@ export interface Again {
 }
 
 /** One page of a list; the next begins at `next_cursor`. */
-interface Page<T> {
+export interface Page<T> {
   readonly items: readonly T[];
   readonly next_cursor: string | null;
 }
@@ -92,7 +92,7 @@ export const exportPath = (id: string, form: "json" | "markdown"): string =>
   `${conversationPath(id)}/export?${query({ form })}`;
 export const EXPORT_ALL = "/api/export";
 
-function query(parameters: Record<string, string | number | null>): string {
+export function query(parameters: Record<string, string | number | null>): string {
   const told = Object.entries(parameters).filter(([, value]) => value !== null);
   return new URLSearchParams(told.map(([name, value]) => [name, String(value)])).toString();
 }
@@ -150,7 +150,7 @@ export const api = {
     ),
 };
 
-async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
+export async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
   try {
     return await asked<T>(method, path, body);
   } catch (error) {

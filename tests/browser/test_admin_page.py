@@ -1,0 +1,122 @@
+"""The administrators' page in a real Chromium: its figures are the server's, and it acts on what it shows."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, expect
+
+from tests.browser.test_chat import SCHEMES, axe_faults
+from tests.kit.server import ROOT, Server, start_server
+
+pytestmark = pytest.mark.browser
+
+TURN_MS = 60_000
+PAGES = ["overview"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    assert (ROOT / "app" / "page" / "admin.html").is_file(), "build the page first: make page"
+    with start_server(KEEPWARM_THREADS="1") as running:
+        talk(running, "Tell me about lighthouses.", "And about the sea?")
+        yield running
+
+
+def talk(server: Server, *texts: str) -> None:
+    """A conversation of a program, a turn for each text."""
+    headers = {"authorization": f"Bearer {server.api_key}"}
+    with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
+        model = client.get("/v1/models").json()["data"][0]["id"]
+        previous = None
+        for text in texts:
+            asked = {"model": model, "input": text, "max_output_tokens": 4}
+            asked |= {"previous_response_id": previous} if previous else {}
+            answer = client.post("/v1/responses", json=asked)
+            answer.raise_for_status()
+            previous = answer.json()["id"]
+
+
+@pytest.fixture(scope="module")
+def context(chromium: Browser, server: Server) -> Iterator[BrowserContext]:
+    size: ViewportSize = {"width": 1200, "height": 900}
+    with contextlib.closing(chromium.new_context(viewport=size, locale="en-GB")) as context:
+        context.set_default_timeout(30_000)
+        page = context.new_page()
+        page.goto(f"{server.url}/admin")
+        page.get_by_label("Email").fill(server.admin_email)
+        page.get_by_label("Password").fill(server.admin_password)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("navigation").wait_for()
+        page.close()
+        yield context
+
+
+@pytest.fixture
+def page(context: BrowserContext, server: Server) -> Iterator[Page]:
+    """Signed in, at the overview; the page may not complain of anything."""
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None,
+    )
+    page.goto(f"{server.url}/admin")
+    page.get_by_role("region", name="What the cache saved").wait_for()
+    yield page
+    page.close()
+    assert complaints == []
+
+
+def asked(page: Page, path: str) -> Any:
+    """What the server says itself."""
+    return page.evaluate("path => fetch(path).then(answer => answer.json())", path)
+
+
+def figure(page: Page, panel: str, name: str) -> Locator:
+    """A number of a panel: its name is beside it."""
+    region = page.get_by_role("region", name=panel)
+    return region.locator(f"dt:text-is('{name}') + dd, .name:text-is('{name}') + .value").first
+
+
+def test_the_figures_shown_are_the_servers_counters_and_follow_them(page: Page, server: Server):
+    stats = asked(page, "/api/status")["stats"]
+    saved = figure(page, "What the cache saved", "Tokens from cache")
+    free = figure(page, "The block pool", "Free")
+
+    expect(saved).to_have_text(f"{stats['cached_tokens']:,}")
+    for name in ("In use", "Copying", "Pinned", "Cached", "Free"):
+        state = name.lower().replace(" ", "_")
+        expect(figure(page, "The block pool", name)).to_have_text(f"{stats['blocks'][state]:,}")
+    later = stats["later_turns"]
+    found = figure(page, "Hits, first and later turns", "Later turns, of what was known")
+    expect(found).to_have_text(percent(later["found_tokens"], later["known_tokens"]))
+
+    talk(server, "What do fish eat?", "Say it again.")
+    now = asked(page, "/api/status")["stats"]
+
+    assert now["cached_tokens"] > stats["cached_tokens"]
+    expect(saved).to_have_text(f"{now['cached_tokens']:,}", timeout=TURN_MS)
+    expect(free).to_have_text(f"{now['blocks']['free']:,}", timeout=TURN_MS)
+
+
+def percent(part: int, whole: int) -> str:
+    """As the page writes it: one place, where it is not a nought."""
+    return f"{100 * part / whole:.1f}".removesuffix(".0") + "%"
+
+
+def test_the_page_can_be_used_by_everybody_on_every_screen(page: Page):
+    """Axe finds nothing, on a phone and on a desk, in both themes."""
+    for name in PAGES:
+        page.evaluate("name => { location.hash = name }", name)
+        page.get_by_role("navigation").locator(f"a[href='#{name}'][aria-current]").wait_for()
+        for width in (375, 1200):
+            page.set_viewport_size({"width": width, "height": 900})
+            for scheme in SCHEMES:
+                page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+
+                assert (name, width, scheme, axe_faults(page)) == (name, width, scheme, [])
+                assert page.evaluate("document.documentElement.scrollWidth") <= width

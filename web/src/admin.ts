@@ -1,0 +1,17 @@
+import { mount } from "svelte";
+
+import App from "./admin/App.svelte";
+import { speak } from "./strings/admin";
+import { language } from "./strings/language";
+import "./styles/tokens.css";
+import "./styles/base.css";
+import "./styles/admin.css";
+
+async function begin(target: HTMLElement): Promise<void> {
+  document.documentElement.lang = language;
+  await speak();
+  mount(App, { target });
+}
+
+const target = document.getElementById("page");
+if (target) void begin(target);

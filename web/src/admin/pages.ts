@@ -1,0 +1,38 @@
+// The sections of the page: which there are, who may see them, and what shows them.
+
+import type { Component } from "svelte";
+
+import type { Account } from "../lib/api";
+import type { Live } from "../lib/live.svelte";
+import Overview from "./Overview.svelte";
+
+/** `part`: what of the section is meant, as the address says. */
+export interface PageProps {
+  readonly live: Live;
+  readonly account: Account;
+  readonly part: string;
+}
+type Page = Component<PageProps>;
+
+interface Section {
+  readonly group: "figures" | "people" | "server";
+  readonly isForAdmins?: boolean;
+  readonly load: () => Promise<{ default: Page }>;
+}
+
+export const SECTIONS = {
+  overview: { group: "figures", load: () => Promise.resolve({ default: Overview }) },
+} satisfies Record<string, Section>;
+
+export type SectionName = keyof typeof SECTIONS;
+
+export const NAMES = Object.keys(SECTIONS) as SectionName[];
+
+export const sectionOf = (name: SectionName): Section => SECTIONS[name];
+
+/** From "#misses/evicted_idle" to the section and its part; the first section for what is unknown. */
+export function placeOf(hash: string): { name: SectionName; part: string } {
+  const [name = "", part = ""] = hash.replace(/^#/, "").split("/");
+  const known = NAMES.find((one) => one === name);
+  return known ? { name: known, part: decodeURIComponent(part) } : { name: "overview", part: "" };
+}

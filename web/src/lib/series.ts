@@ -1,0 +1,68 @@
+// From counters to what a chart shows: what was added in each stretch of time. Pure.
+
+import type { Figures } from "../generated/admin";
+
+/** Samples of one length of time, led by the last one before it. */
+export interface Stretch {
+  readonly start: number;
+  readonly samples: readonly Figures[];
+}
+
+export type Counter = (sample: Figures) => number;
+
+/** What a counter rose by, over all samples. After a restart of the engine it begins at nothing. */
+export function total(samples: readonly Figures[], counter: Counter): number {
+  let sum = 0;
+  let before: Figures | null = null;
+  for (const sample of samples) {
+    if (before) {
+      const isNew = before.boot_id !== sample.boot_id;
+      sum += Math.max(0, counter(sample) - (isNew ? 0 : counter(before)));
+    }
+    before = sample;
+  }
+  return sum;
+}
+
+/** The samples in stretches of one length, which begin at its multiples. */
+export function stretches(samples: readonly Figures[], lengthS: number): Stretch[] {
+  const cut: { start: number; samples: Figures[] }[] = [];
+  let before: Figures | null = null;
+  for (const sample of samples) {
+    const start = Math.floor(sample.at / lengthS) * lengthS;
+    const current = cut.at(-1);
+    if (current?.start === start) current.samples.push(sample);
+    else cut.push({ start, samples: before ? [before, sample] : [sample] });
+    before = sample;
+  }
+  return cut;
+}
+
+/** A part of a whole, 0 to 1; null where there is no whole. */
+export const share = (part: number, whole: number): number | null => (whole ? part / whole : null);
+
+/**
+ * With a new sample. The last one gives way to it as long as it is nearer to the one before than
+ * `apartS`; what is older than `sinceS` is let go.
+ */
+export function appended(
+  samples: readonly Figures[],
+  sample: Figures,
+  apartS: number,
+  sinceS: number,
+): readonly Figures[] {
+  const last = samples.at(-1);
+  const before = samples.at(-2);
+  if (last && sample.at <= last.at) return samples;
+  const gives = last && before && last.boot_id === before.boot_id && last.at - before.at < apartS;
+  const kept = gives ? samples.slice(0, -1) : samples;
+  return [...kept.filter((one) => one.at >= sample.at - sinceS), sample];
+}
+
+/** Each series on top of those before it, as lines for a chart. */
+export function stacked(series: readonly (readonly number[])[]): number[][] {
+  const heights: number[] = [];
+  return series.map((values) =>
+    values.map((value, at) => (heights[at] = (heights[at] ?? 0) + value)),
+  );
+}

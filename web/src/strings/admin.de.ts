@@ -1,0 +1,83 @@
+import type en from "./admin.en";
+
+const de: typeof en = {
+  title: "Verwaltung",
+  toChat: "Zurück zum Chat",
+  signOut: "Abmelden",
+  sections: "Bereiche",
+  groups: { figures: "Cache", people: "Menschen", server: "Server" },
+  pages: {
+    overview: "Überblick",
+    sessions: "Sitzungen",
+    prefixes: "Präfixbaum",
+    misses: "Fehltreffer",
+    usage: "Verbrauch",
+    people: "Konten",
+    invitations: "Einladungen",
+    groups: "Gruppen",
+    keys: "API-Schlüssel",
+    audit: "Protokoll",
+    health: "Zustand",
+    settings: "Einstellungen",
+  },
+
+  signIn: "Anmelden",
+  signInLead: "Für Verwaltung und Prüfung.",
+  email: "E-Mail",
+  password: "Passwort",
+  otherWays: "Andere Wege der Anmeldung stehen auf der Chat-Seite; danach geht es hier weiter.",
+  notAllowed: "Diese Seite ist für Verwaltung und Prüfung. Dein Konto hat keine dieser Rollen.",
+  loading: "Wird geladen …",
+  again: "Noch einmal",
+  cancel: "Abbrechen",
+  close: "Schließen",
+  more: "Mehr zeigen",
+  none: "Noch nichts.",
+  today: "jetzt",
+
+  live: "Live",
+  liveLost: "Gerade keine Zahlen; wird wieder versucht",
+  rangeLabel: "Wie weit zurück",
+  ranges: { quarter: "15 Minuten", hours: "3 Stunden", day: "24 Stunden" },
+  sinceStart: "Zahlen liegen im Speicher: Sie beginnen mit dem letzten Start des Servers.",
+
+  saved: {
+    title: "Was der Cache erspart hat",
+    lead: "Prompt-Tokens, die nicht noch einmal berechnet wurden. Je höher die Balken, desto mehr Arbeit blieb erspart; die Farben sagen, wessen Text es war.",
+    tokens: "Tokens aus dem Cache",
+    ofPrompt: "Von allen Prompt-Tokens",
+    time: "Ersparte Rechenzeit",
+    empty: "Keine Prompts in dieser Zeit.",
+  },
+  sources: {
+    session: "Eigene Unterhaltung",
+    draft: "Beim Tippen vorbereitet",
+    document: "Geteiltes Dokument",
+    persona: "Geteilte Persona",
+    template: "Anfang des Modells",
+  },
+  pool: {
+    title: "Der Blockvorrat",
+    lead: "Jeder Block ist in genau einem Zustand, darum füllen die Farben immer den ganzen Vorrat. Wenig Freies schadet nicht, solange viel im Cache liegt: Das weicht, wenn Platz gebraucht wird.",
+    sum: (sum: string, size: string) => `${sum} Blöcke, ${size}`,
+    total: "Insgesamt",
+  },
+  states: {
+    in_use: "In Gebrauch",
+    copying: "In Kopie",
+    pinned: "Festgehalten",
+    cached: "Im Cache",
+    free: "Frei",
+  },
+  tiers: { device: "Vorrat", host: "Speicher", disk: "Platte" },
+  tierUse: (name: string, used: string, limit: string) => `${name}: ${used} von ${limit} geparkt`,
+  ratio: {
+    title: "Treffer, erste und spätere Züge",
+    lead: "Erste Züge finden, was andere teilen; spätere sollten alles finden, was ihre Unterhaltung schon hatte. Unter der roten Linie bei 95 % ist der Speicher zu klein, oder etwas ändert die Prompts.",
+    first: "Erste Züge, vom Prompt",
+    later: "Spätere Züge, vom Bekannten",
+    turns: (count: number) => (count === 1 ? "1 Zug" : `${count} Züge`),
+  },
+};
+
+export default de;
