@@ -199,6 +199,7 @@ def _tell_of_the_template(finding: TemplateFinding, say: Callable[[str], None]) 
         if fault.tokens is not None:
             one, other = (repr(token) if token else "the end" for token in fault.tokens)
             say(f"    first differing token: number {fault.position}, {one} against {other}")
+    say(f"  calls of functions: {finding.no_calls or 'understood'}")
 
 
 def _free_bytes() -> int:

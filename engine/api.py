@@ -36,6 +36,8 @@ class Role(enum.StrEnum):
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
+    """What a function gave that a reply called."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +47,30 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Grammar(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reply must be: one value of JSON that `schema` allows, in one spelling of spaces.
+class Function(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reply may call. `parameters` is JSON Schema as JSON text: of an object, its arguments."""
+
+    name: str
+    description: str | None = None
+    parameters: str = '{"type": "object", "properties": {}}'
+    strict: bool = False
+    """As a grammar's: whether what of the schema cannot be held to is refused."""
+
+
+class CallForm(msgspec.Struct, frozen=True, kw_only=True):
+    """How the model's template writes in a reply that functions are called, as text of the reply.
+
+    [said separator] [opening NAME middle ARGUMENTS closing] [separator opening NAME ... closing] ..
+    """
+
+    opening: str
+    middle: str
+    closing: str
+    separator: str
+
+
+class JsonGrammar(msgspec.Struct, frozen=True, kw_only=True, tag="json"):
+    """A reply is one value of JSON that `schema` allows, in one spelling of spaces.
 
     Where not `strict`, what of the schema cannot be held to is passed over; else it is refused.
     """
@@ -56,6 +80,25 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     """JSON Schema as JSON text; what it refers to is in it."""
     strict: bool = True
+
+
+class CallGrammar(msgspec.Struct, frozen=True, kw_only=True, tag="calls"):
+    """A reply is text, or calls of these functions with or without text before them.
+
+    Without functions it is text in which no call begins.
+    """
+
+    owner_id: OwnerId
+    form: CallForm
+    functions: tuple[Function, ...]
+    required: bool = False
+    """It begins with a call."""
+    several: bool = True
+    """After one call another may follow."""
+
+
+Grammar = JsonGrammar | CallGrammar
+"""What a reply must be."""
 
 
 class Seam(enum.StrEnum):
@@ -84,13 +127,16 @@ class RenderRequest(msgspec.Struct, frozen=True, kw_only=True):
     opens_reply: bool
     grammar: Grammar | None = None
     """What the reply is to follow: made ready here, so that a bad one is refused with the text."""
+    tools: tuple[Function, ...] = ()
+    """Declared by the template at the start: with `Seam.START` only, where `ModelCard.template` has
+    a form for calls. What follows them is rendered without."""
 
 
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """`token_ids` of the new part only; `ends[i]` is where message i and its glue end in it.
 
     With `Seam.START` the template may open with tokens of its own (a BOS, a default system
-    message); these end at `opening_end` and hold no caller's text.
+    message); these end at `opening_end` and hold no caller's text but the declared tools.
     """
 
     token_ids: tuple[int, ...]
@@ -366,6 +412,10 @@ class TemplateFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     stability: Stability
     faults: tuple[TemplateFault, ...] = ()
+    calls: CallForm | None = None
+    """None: replies can call no functions."""
+    no_calls: str | None = None
+    """Why they cannot, in words."""
 
     @property
     def reads_clock(self) -> bool:

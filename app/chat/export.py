@@ -31,7 +31,12 @@ from app.events import ResponseStatus
 from app.ids import ConversationId, UserId
 from engine.api import Role
 
-_SPEAKERS = {Role.USER: "You", Role.ASSISTANT: "Answer", Role.SYSTEM: "Instructions"}
+_SPEAKERS = {
+    Role.USER: "You",
+    Role.ASSISTANT: "Answer",
+    Role.SYSTEM: "Instructions",
+    Role.TOOL: "Result",
+}
 _CUT_SHORT = (ResponseStatus.INCOMPLETE, ResponseStatus.CANCELLED, ResponseStatus.FAILED)
 
 

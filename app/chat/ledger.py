@@ -16,7 +16,7 @@ from app.db.types import Origin, VersionRef
 from app.events import ConversationView, MessageView, ResponseView
 from app.ids import ConversationId, MessageId, ResponseId, UserId
 from app.people.usage import Ask, Cost
-from engine.api import Grammar, Limits, OwnerId, Role, Sampling, Seam
+from engine.api import JsonGrammar, Limits, OwnerId, Role, Sampling, Seam
 
 ANY_OBJECT = '{"type": "object"}'
 
@@ -99,8 +99,8 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
     schema: str | None = None
     strict: bool | None = None
 
-    def grammar(self, user_id: UserId) -> Grammar:
-        return Grammar(
+    def grammar(self, user_id: UserId) -> JsonGrammar:
+        return JsonGrammar(
             owner_id=OwnerId(user_id),
             schema=self.schema or ANY_OBJECT,
             strict=bool(self.strict),

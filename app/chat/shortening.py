@@ -57,11 +57,11 @@ def what_is_kept(roles: Sequence[Role], tokens: Sequence[int], over: int, room: 
 
 
 def begins(roles: Sequence[Role]) -> list[int]:
-    """Where turns begin but for the first one: each behind a reply."""
+    """Where turns begin but for the first one: each behind a reply, and not with what that called."""
     return [
         place
         for place in range(1, len(roles))
-        if roles[place - 1] is Role.ASSISTANT and roles[place] is not Role.ASSISTANT
+        if roles[place - 1] is Role.ASSISTANT and roles[place] not in (Role.ASSISTANT, Role.TOOL)
     ]
 
 

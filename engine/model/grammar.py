@@ -5,20 +5,21 @@ put out, so it may be let go at any time: a job that was preempted, or comes fro
 its ids replayed. The library is imported with the first grammar, and a step without one does nothing
 here. It refuses to know how a token is chosen among those that are allowed.
 
-    Grammars    any thread     schema -> Compiled, remembered
+    Grammars    any thread     schema or calls -> Compiled, remembered
     Followers   the thread that computes: a matcher for each job that runs, one mask a draw
 """
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.api import Grammar, JobId
+from engine.api import CallGrammar, Function, Grammar, JobId, JsonGrammar
 from engine.errors import InvalidGrammar
 from engine.model.load import LoadedModel
 from engine.step import Draw, Run
@@ -33,6 +34,14 @@ REMEMBERED = 64
 LEXER_STATES = 50_000
 """Of one matcher, at 1 to 2 kB; a text of that many characters and a stated length takes as many."""
 
+_SPELLING = {
+    # A model that may write white space between tokens of JSON writes it for ever.
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
+_TAG = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
+_TEXT = r"TEXT: /(.|\n)*/"
 _TOO_HARD = "the grammar is too complex to be followed"
 
 Allowed = NDArray[np.bool_]
@@ -78,21 +87,57 @@ class Grammars:
         """Checked up to its first mask: what compiles may still be endless or empty."""
         from llguidance import LLMatcher  # noqa: PLC0415
 
-        text = LLMatcher.grammar_from_json_schema(
-            _schema(grammar),
-            overrides={
-                # A model that may write white space between tokens of JSON writes it for ever.
-                "whitespace_flexible": False,
-                "item_separator": ", ",
-                "key_separator": ": ",
-                "lenient": not grammar.strict,
-            },
-        )
+        if isinstance(grammar, JsonGrammar):
+            schema = _schema(grammar.schema, strict=grammar.strict)
+            text = LLMatcher.grammar_from_json_schema(json.dumps(schema))
+        else:
+            text = self._calls(grammar)
         matcher = LLMatcher(self._tokens(), text, log_level=0, limits=_limits())
         if matcher.is_error():
             raise InvalidGrammar(_words(matcher))
         _allowed(matcher.deep_copy(), (), self._loaded.vocabulary_tokens)
         return matcher
+
+    def _calls(self, grammar: CallGrammar) -> str:
+        """In the library's own language, where `TEXT` is what may be said before a call.
+
+        Behind the tag that opens a call nothing but a call of a declared function can come.
+        """
+        form, tag = grammar.form, _tag(grammar.form.opening)
+        is_one = self._is_one_token(tag)
+        if not grammar.functions:
+            anything = r"(.|\n)*"
+            without = "" if is_one else f" & ~/{anything}{_escaped(tag)}{anything}/"
+            return f"start: TEXT\n{_TEXT}{without}"
+        opened = self._literal(form.opening)
+        more = f"({self._literal(form.separator)} {opened} call)*" if grammar.several else ""
+        if grammar.required:
+            lines = [f"start: {opened} call {more}"]
+        else:
+            rest = self._literal(form.opening[len(tag) :])
+            said = f"said{'' if is_one else '[lazy]'}: TEXT {self._literal(tag)}"
+            lines = [f"start: TEXT | said {rest} call {more}", said, _TEXT]
+        places = range(len(grammar.functions))
+        lines.append("call: " + " | ".join(f"call_{place}" for place in places))
+        for place, function in zip(places, grammar.functions, strict=True):
+            name, end = self._literal(function.name + form.middle), self._literal(form.closing)
+            lines.append(f"call_{place}: {name} %json {json.dumps(_arguments(function))} {end}")
+        text = "\n".join(lines)
+        _check_size(text, "the grammar of the functions")
+        return text
+
+    def _literal(self, text: str) -> str:
+        """A text as it must be written, where some of it may be single tokens by name."""
+        parts = re.split(r"(<[^<>\s]+>)", text)
+        return " ".join(
+            part if self._is_one_token(part) else json.dumps(part) for part in parts if part
+        )
+
+    def _is_one_token(self, text: str) -> bool:
+        """Whether the library has it for a token of its own, which stands in no text."""
+        tokens = self._tokens()
+        token_id = self._loaded.tokenizer.backend_tokenizer.token_to_id(text)
+        return token_id is not None and tokens.is_special_token(token_id)
 
     def _tokens(self) -> "LLTokenizer":
         if self._tokenizer is None:
@@ -192,19 +237,44 @@ def _allowed(matcher: "LLMatcher", banned_ids: Sequence[int], vocabulary_tokens:
     return allowed
 
 
-def _schema(grammar: Grammar) -> str:
-    """The schema without what only this library would take for an instruction."""
-    if len(grammar.schema) > SCHEMA_CHARACTERS:
-        raise InvalidGrammar(
-            f"the schema has {len(grammar.schema):,} characters; at most {SCHEMA_CHARACTERS:,} are read"
-        )
+def _schema(text: str, *, strict: bool) -> dict[str, Any]:
+    """The schema with our spelling, and without what only this library would take for an order."""
+    _check_size(text, "the schema")
     try:
-        schema = json.loads(grammar.schema)
+        schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidGrammar(f"the schema is not JSON: {error}") from error
     if not isinstance(schema, dict):
         raise InvalidGrammar("a schema is a JSON object")
-    return json.dumps({key: value for key, value in schema.items() if key != "x-guidance"})
+    return {**schema, "x-guidance": {**_SPELLING, "lenient": not strict}}
+
+
+def _arguments(function: Function) -> dict[str, Any]:
+    """Arguments are an object, said or not. Faults name the function."""
+    try:
+        schema = _schema(function.parameters, strict=function.strict)
+    except InvalidGrammar as error:
+        raise InvalidGrammar(f"of the function {function.name!r} {error.message}") from error
+    if schema.setdefault("type", "object") != "object":
+        raise InvalidGrammar(f"the parameters of the function {function.name!r} are no object")
+    return schema
+
+
+def _tag(opening: str) -> str:
+    """What of it says that it is a call: whoever has written that goes on with the call."""
+    found = _TAG.match(opening)
+    return found[0] if found else opening
+
+
+def _escaped(text: str) -> str:
+    return re.escape(text).replace("/", r"\/")
+
+
+def _check_size(text: str, what: str) -> None:
+    if len(text) > SCHEMA_CHARACTERS:
+        raise InvalidGrammar(
+            f"{what} has {len(text):,} characters; at most {SCHEMA_CHARACTERS:,} are read"
+        )
 
 
 def _limits() -> "LLParserLimits":

@@ -16,14 +16,17 @@ where ids are stored and never makes up a message: what the template refuses is 
                              | opening, user ..., <reply>             START
 """
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 from jinja2 import TemplateError
 
 from engine.api import (
+    Function,
     Message,
     Rendered,
     RenderRequest,
@@ -33,6 +36,7 @@ from engine.api import (
     TemplateFinding,
 )
 from engine.errors import InvalidJob
+from engine.model.calls import NoCalls, find_call_form
 from engine.model.doctor import check_template, shared_length
 from engine.model.load import Tokenizer
 from engine.model.text import Vocabulary
@@ -58,7 +62,7 @@ class Renderer:
         self.system_problem = self._find_system_problem()
         self.finding = TemplateFinding(stability=Stability.STABLE)
         self._openings = {role: self._opening(role) for role in (Role.SYSTEM, Role.USER)}
-        self.finding = check_template(self)
+        self.finding = self._with_calls(check_template(self))
 
     def render(self, request: RenderRequest) -> Rendered:
         """Ids of the new messages, continuing ids that end in the request's seam.
@@ -69,8 +73,8 @@ class Renderer:
         if request.seam is Seam.CLOSED and not (request.messages or request.opens_reply):
             return Rendered(token_ids=(), ends=(), opening_end=0)
         self._refuse(request)
-        guard = _Guard(self._special, request.messages)
-        guarded = msgspec.structs.replace(request, messages=tuple(guard.guarded))
+        guard = _Guard(self._special, request)
+        guarded = guard.guarded
         whole, cut = self._continued_in_one_moment(guarded)
         ids, starts = self._encode_from(guard.pieces, whole, cut)
         first = bisect_left(starts, cut)
@@ -89,7 +93,12 @@ class Renderer:
         `day` goes before the template (see `text`).
         """
         before = self._before(request)
-        whole = self.text([*before, *request.messages], opens_reply=request.opens_reply, day=day)
+        whole = self.text(
+            [*before, *request.messages],
+            opens_reply=request.opens_reply,
+            day=day,
+            tools=request.tools,
+        )
         if not before:
             return whole, 0
         # A reply may be rendered in one way as the last message and in another as an earlier one.
@@ -114,11 +123,36 @@ class Renderer:
             )
         return whole, len(known) + len(glue)
 
-    def text(self, messages: Sequence[Message], *, opens_reply: bool = False, day: str = "") -> str:
+    def text(
+        self,
+        messages: Sequence[Message],
+        *,
+        opens_reply: bool = False,
+        day: str = "",
+        tools: Sequence[Function] = (),
+    ) -> str:
         """What the template writes; `day` goes before it and may shadow what it is given."""
+        told = [self.as_told(message) for message in messages]
+        return self.written(told, opens_reply=opens_reply, day=day, tools=tools)
+
+    @staticmethod
+    def as_told(message: Message) -> dict[str, Any]:
+        """As templates know a message."""
+        return {"role": message.role.value, "content": message.text}
+
+    def written(
+        self,
+        told: Sequence[dict[str, Any]],
+        *,
+        opens_reply: bool = False,
+        day: str = "",
+        tools: Sequence[Function] = (),
+    ) -> str:
+        """As `text`, of messages in the template's own words."""
         try:
             text: str = self._tokenizer.apply_chat_template(
-                [{"role": m.role.value, "content": m.text} for m in messages],
+                list(told),
+                tools=[_declared(function) for function in tools] or None,
                 chat_template=f"{day}{self.template}",
                 tokenize=False,
                 add_generation_prompt=opens_reply,
@@ -144,6 +178,11 @@ class Renderer:
         roles = {message.role for message in request.messages}
         if self.system_problem is not None and Role.SYSTEM in roles:
             raise InvalidJob(self.system_problem, field="messages")
+        if self.finding.calls is None and (request.tools or Role.TOOL in roles):
+            field = "tools" if request.tools else "messages"
+            raise InvalidJob(self.finding.no_calls or "", field=field)
+        if request.tools and request.seam is not Seam.START:
+            raise InvalidJob("functions are declared at the start only", field="tools")
         if self.finding.stability is Stability.UNSTABLE and request.seam is not Seam.START:
             faults = "; ".join(fault.words for fault in self.finding.faults)
             raise InvalidJob(
@@ -192,11 +231,13 @@ class Renderer:
         """Where each new message and its glue end in the whole text, never going back."""
         before, new, end = self._before(request), request.messages, 0
         for count in range(1, len(new) + 1):
-            text = self.text([*before, *new[:count]])
+            text = self.text([*before, *new[:count]], tools=request.tools)
             if whole.startswith(text):
                 end = max(end, len(text))
             else:
-                rest = msgspec.structs.replace(request, messages=new[count:], seam=Seam.CLOSED)
+                rest = msgspec.structs.replace(
+                    request, messages=new[count:], seam=Seam.CLOSED, tools=()
+                )
                 end = max(end, self._start_of(rest, whole) or shared_length(text, whole))
             yield end
 
@@ -218,15 +259,18 @@ class Renderer:
         if request.seam is not Seam.START or not request.messages:
             return 0
         role = request.messages[0].role
-        # What was found at load may tell of another day.
-        opening = self._opening(role) if self.finding.reads_clock else self._openings.get(role, "")
+        if self.finding.reads_clock or request.tools:
+            # What was found at load may tell of another day, and tells of no functions.
+            opening = self._opening(role, request.tools)
+        else:
+            opening = self._openings.get(role, "")
         return len(opening) if whole.startswith(opening) else 0
 
-    def _opening(self, role: Role) -> str:
+    def _opening(self, role: Role, tools: Sequence[Function] = ()) -> str:
         """The text that comes before a first message of `role` and not before a later one."""
         first = Message(role=role, text="x")
         try:
-            alone = self.text([first])
+            alone = self.text([first], tools=tools)
             whole, cut = self.continued(
                 RenderRequest(messages=(first,), seam=Seam.CLOSED, opens_reply=False)
             )
@@ -234,6 +278,15 @@ class Renderer:
             return ""
         message = whole[cut:]
         return alone.removesuffix(message) if alone.endswith(message) else ""
+
+    def _with_calls(self, finding: TemplateFinding) -> TemplateFinding:
+        if finding.stability is Stability.UNSTABLE:
+            words = "the model's chat template rewrites what was said before"
+            return msgspec.structs.replace(finding, no_calls=words)
+        try:
+            return msgspec.structs.replace(finding, calls=find_call_form(self))
+        except NoCalls as error:
+            return msgspec.structs.replace(finding, no_calls=str(error))
 
     def _find_system_problem(self) -> str | None:
         try:
@@ -255,6 +308,14 @@ class Renderer:
         return ids, starts
 
 
+def _declared(function: Function) -> dict[str, Any]:
+    """As templates know a function."""
+    described = {} if function.description is None else {"description": function.description}
+    parameters = json.loads(function.parameters)
+    told = {"name": function.name, **described, "parameters": parameters}
+    return {"type": "function", "function": told}
+
+
 class _Guard:
     """Callers' texts with a mark inside everything that a tokenizer would take for special.
 
@@ -262,27 +323,49 @@ class _Guard:
     and encoded in pieces, so that no piece spells a special token that the template did not write.
     """
 
-    def __init__(self, special: re.Pattern[str], messages: Sequence[Message]) -> None:
+    def __init__(self, special: re.Pattern[str], request: RenderRequest) -> None:
+        self._special = special
         self._mark: str | None = None
-        self.guarded: Sequence[Message] = messages
-        if any(special.search(message.text) for message in messages):
-            self._mark = self._unused(messages)
-            self.guarded = [
-                Message(role=message.role, text=self._broken(special, message.text))
-                for message in messages
-            ]
+        self.guarded = request
+        texts = [*(message.text for message in request.messages), *_texts_of(request.tools)]
+        if any(special.search(text) for text in texts):
+            self._mark = _unused(texts)
+            self.guarded = msgspec.structs.replace(
+                request,
+                messages=tuple(
+                    Message(role=message.role, text=self._broken(message.text))
+                    for message in request.messages
+                ),
+                tools=tuple(self._broken_function(function) for function in request.tools),
+            )
 
     def pieces(self, text: str) -> list[str]:
         return [text] if self._mark is None else text.split(self._mark)
 
-    def _broken(self, special: re.Pattern[str], text: str) -> str:
-        while special.search(text):
-            text = special.sub(lambda found: f"{found[0][0]}{self._mark}{found[0][1:]}", text)
+    def _broken(self, text: str) -> str:
+        while self._special.search(text):
+            text = self._special.sub(lambda found: f"{found[0][0]}{self._mark}{found[0][1:]}", text)
         return text
 
-    def _unused(self, messages: Sequence[Message]) -> str:
-        used = set().union(*(message.text for message in messages))
-        mark = next((chr(code) for code in _PRIVATE_USE if chr(code) not in used), None)
-        if mark is None:
-            raise InvalidJob("a message uses every private character", field="messages")
-        return mark
+    def _broken_function(self, function: Function) -> Function:
+        parameters = json.dumps(json.loads(function.parameters), ensure_ascii=False)
+        return msgspec.structs.replace(
+            function,
+            description=function.description and self._broken(function.description),
+            parameters=self._broken(parameters),
+        )
+
+
+def _texts_of(functions: Sequence[Function]) -> Iterator[str]:
+    """What callers wrote of them, as it is rendered: not as it may be escaped."""
+    for function in functions:
+        yield function.description or ""
+        yield json.dumps(json.loads(function.parameters), ensure_ascii=False)
+
+
+def _unused(texts: Sequence[str]) -> str:
+    used = set().union(*texts)
+    mark = next((chr(code) for code in _PRIVATE_USE if chr(code) not in used), None)
+    if mark is None:
+        raise InvalidJob("a message uses every private character", field="messages")
+    return mark

@@ -291,6 +291,7 @@ def test_the_doctor_says_what_would_be_served(migrated: Path):
     told = run_command(migrated, "doctor")
 
     assert "chat template: stable: turns stay warm" in told
+    assert "calls of functions: the model's chat template declares no functions" in told
     assert "first differing token" not in told
     assert "database: at the right revision" in told
     assert re.search(r"^parked on disk: 0 of [1-9][\d,]* MiB$", told, re.MULTILINE)

@@ -23,6 +23,7 @@ from engine.api import (
     Grammar,
     JobClass,
     JobId,
+    JsonGrammar,
     Limits,
     Message,
     OwnerId,
@@ -53,7 +54,7 @@ LONG = Limits(max_output_tokens=120)
 
 
 def grammar(schema: Any, *, strict: bool = True) -> Grammar:
-    return Grammar(owner_id=ANN, schema=json.dumps(schema), strict=strict)
+    return JsonGrammar(owner_id=ANN, schema=json.dumps(schema), strict=strict)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_a_schema_that_cannot_be_followed_is_refused_with_the_words_of_its_fault
 @pytest.mark.parametrize("text", ["", "{", "nonsense", "[" * 100_000])
 def test_what_is_not_json_is_no_schema(grammars, text):
     with pytest.raises(InvalidGrammar):
-        grammars.compile(Grammar(owner_id=ANN, schema=text))
+        grammars.compile(JsonGrammar(owner_id=ANN, schema=text))
 
 
 def test_where_it_is_not_strict_what_cannot_be_held_to_is_passed_over(grammars):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from engine.api import Delta, FinishReason, Grammar, Job, Limits, OwnerId, Sampling
+from engine.api import Delta, FinishReason, Job, JsonGrammar, Limits, OwnerId, Sampling
 from engine.errors import EngineLost, Misconfigured
 from engine.remote import Care, RemoteEngine
 from tests.kit.engines import (
@@ -87,7 +87,7 @@ async def test_13_json_that_is_cut_by_kill_9_goes_on_where_its_grammar_was(engin
     schema = '{"type": "array", "items": {"type": "string", "minLength": 9}, "minItems": 5}'
     job = a_job(
         prompt,
-        grammar=Grammar(owner_id=OwnerId("ann"), schema=schema),
+        grammar=JsonGrammar(owner_id=OwnerId("ann"), schema=schema),
         limits=Limits(max_output_tokens=80),
     )
     undisturbed = await play(engine, job)

@@ -53,3 +53,34 @@ DROPS_SYSTEM = PLAIN.replace(
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n",
     "{% if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}",
 )
+CALLS = r"""
+{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{% endif %}
+    {{- 'You may call one or more functions. They are:\n<tools>' }}
+    {%- for tool in tools %}{{- '\n' + (tool | tojson) }}{% endfor %}
+    {{- '\n</tools>\nWrite each call as\n<tool_call>\n' }}
+    {{- '{"name": <name>, "arguments": <arguments as JSON>}\n</tool_call><|im_end|>\n' }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
+{%- for m in messages %}
+    {%- if m.role == 'tool' %}
+        {%- if loop.first or loop.previtem.role != 'tool' %}{{- '<|im_start|>user' }}{% endif %}
+        {{- '\n<tool_response>\n' + m.content + '\n</tool_response>' }}
+        {%- if loop.last or loop.nextitem.role != 'tool' %}{{- '<|im_end|>\n' }}{% endif %}
+    {%- elif m.role == 'assistant' and m.tool_calls %}
+        {{- '<|im_start|>assistant' }}
+        {%- if m.content %}{{- '\n' + m.content }}{% endif %}
+        {%- for call in m.tool_calls %}
+            {{- '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- (call.function.arguments | tojson) + '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif m.role != 'system' or not loop.first %}
+        {{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{% endif %}
+"""
+"""As the Hermes and Qwen families do: functions in the system's message, calls between marks."""
