@@ -427,6 +427,14 @@ def test_the_page_tells_what_is_warm(page: Page):
     assert ready >= tokens
     expect(page.locator(".current .coal.warm")).to_be_visible()
 
+    page.get_by_text("% of the context").click()
+    page.get_by_label("Message", exact=True).fill("a" * 400)
+    receipt = stored(page)["response"]["receipt"]
+    used = receipt["prompt_tokens"] + receipt["output_tokens"]
+    expect(page.locator("form")).to_contain_text(f"This conversation takes {used} of the ")
+    page.get_by_text("% of the context").click()
+    expect(page.locator("form")).to_contain_text("What you have written is about 100 tokens.")
+
 
 def test_the_page_has_no_accessibility_faults(page: Page):
     send(page, "Say hello.")

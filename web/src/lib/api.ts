@@ -5,6 +5,7 @@ import type {
   ConversationView,
   MessageView,
   Problem,
+  QuotaFault,
   ResponseView,
 } from "../generated/events";
 import { strings } from "../strings/chat";
@@ -73,13 +74,14 @@ export class ApiError extends Error {
     readonly status = 0,
     readonly field: string | null = null,
     readonly retryAfterS: number | null = null,
+    readonly quota: QuotaFault | null = null,
   ) {
     super(message);
   }
 
   static of(problem: Problem): ApiError {
-    const { code, message, field, retry_after_s } = problem;
-    return new ApiError(code, message, 400, field, retry_after_s);
+    const { code, message, field, retry_after_s, quota } = problem;
+    return new ApiError(code, message, 400, field, retry_after_s, quota);
   }
 }
 
@@ -188,22 +190,30 @@ export function onSignedOut(listener: () => void): void {
 /** Like `fetch`, but whatever is not a success is an `ApiError`. */
 export async function fetched(path: string, init: RequestInit): Promise<Response> {
   const response = await fetch(path, { credentials: "same-origin", ...init }).catch(() => {
-    throw new ApiError("unreached", strings.unreached);
+    throw new ApiError("unreached", strings.faults.unreached);
   });
   if (response.status === 401) tellSignedOut();
   if (!response.ok) throw await refusal(response);
   return response;
 }
 
+interface ProblemDetails {
+  readonly code: string;
+  readonly detail: string;
+  readonly field: string | null;
+  readonly quota: QuotaFault;
+}
+
 async function refusal(response: Response): Promise<ApiError> {
   const retryAfter = Number(response.headers.get("retry-after"));
-  const details = (await response.json().catch(() => ({}))) as Partial<Record<string, string>>;
+  const details = (await response.json().catch(() => ({}))) as Partial<ProblemDetails>;
   return new ApiError(
-    details["code"] ?? "server_error",
-    details["detail"] ?? strings.answeredBy(response.status),
+    details.code ?? "server_error",
+    details.detail ?? strings.answeredBy(response.status),
     response.status,
-    details["field"] ?? null,
+    details.field ?? null,
     retryAfter || null,
+    details.quota ?? null,
   );
 }
 

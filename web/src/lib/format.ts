@@ -1,6 +1,12 @@
 // Words and figures for people. Pure; `now` is an argument.
 
-import type { CachedBySource, ConversationView, MissReason, Receipt } from "../generated/events";
+import type {
+  CachedBySource,
+  ConversationView,
+  MissReason,
+  Receipt,
+  Warmth,
+} from "../generated/events";
 import { strings } from "../strings/chat";
 import { language } from "../strings/language";
 
@@ -11,6 +17,20 @@ const TENTHS = new Intl.NumberFormat(language, {
 });
 
 export const count = (value: number): string => WHOLE.format(value);
+
+const MOMENT = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
+
+/** A point in time, given in seconds of the epoch, on the reader's clock. */
+export const moment = (at: number): string => MOMENT.format(at * 1000);
+
+const UNITS = ["B", "KiB", "MiB", "GiB"];
+
+/** "1.5 MiB". */
+export function size(bytes: number): string {
+  const steps = bytes < 1024 ? 0 : Math.min(3, Math.floor(Math.log2(bytes) / 10));
+  const value = bytes / 1024 ** steps;
+  return `${steps === 0 || value >= 100 ? count(value) : TENTHS.format(value)} ${UNITS[steps]}`;
+}
 
 /** "48 ms", "1.3 s", "2 min 5 s". */
 export function duration(seconds: number): string {
@@ -87,6 +107,18 @@ export function timesLine(receipt: Receipt): string {
 }
 
 export const missWords = (reason: MissReason): string => strings.misses[reason];
+
+/** What the next turn will cost, in a sentence; empty where nothing was computed yet. */
+export function warmthWords(warmth: Warmth): string {
+  const { state, device_tokens: ready, host_tokens: near, disk_tokens: far } = warmth;
+  if (state === "warm") {
+    return strings.isWarm(count(ready));
+  }
+  if (state === "parked") {
+    return strings.isParked(count(near + far));
+  }
+  return strings.isCold;
+}
 
 export const titleOf = (conversation: Pick<ConversationView, "title"> | null): string =>
   conversation?.title.trim() || strings.newConversation;

@@ -1,8 +1,6 @@
 // How warm one's conversations are, as the server tells it: what the next turn will not compute again.
 
 import type { OutwardFrame, Warmth } from "../generated/events";
-import { count } from "./format";
-import { strings } from "../strings/chat";
 
 export type { Warmth } from "../generated/events";
 
@@ -24,16 +22,4 @@ export class Hearth {
     const told = frame.conversations.map((one) => [one.conversation_id, one] as const);
     this.#known = { ...this.#known, ...Object.fromEntries(told) };
   }
-}
-
-/** What the next turn will cost, in a sentence; empty where nothing was computed yet. */
-export function warmthWords(warmth: Warmth): string {
-  const { state, device_tokens: ready, host_tokens: near, disk_tokens: far } = warmth;
-  if (state === "warm") {
-    return strings.isWarm(count(ready));
-  }
-  if (state === "parked") {
-    return strings.isParked(count(near + far));
-  }
-  return strings.isCold;
 }

@@ -22,7 +22,7 @@ import {
   type Unsubscribe,
 } from "../generated/events";
 import { ApiError, api } from "./api";
-import { randomId } from "./drafts";
+import { Questions } from "./questions";
 import { Stream } from "./stream";
 import { strings } from "../strings/chat";
 
@@ -37,7 +37,16 @@ export type Question =
   | Unnumbered<LeafChoose>
   | Unnumbered<ResponseCancel>;
 
-export type LinkStatus = "connecting" | "online" | "stream" | "offline" | "outdated";
+export type LinkStatus =
+  | "connecting"
+  | "online"
+  | "stream"
+  /** The server is not reached, or says that it goes and comes back. */
+  | "offline"
+  | "restarting"
+  | "outdated";
+
+export const isUp = (status: LinkStatus): boolean => status === "online" || status === "stream";
 
 /** What is looked at now, and how far it was read; asked anew at every connection. */
 export interface Watch {
@@ -53,12 +62,8 @@ export interface Listener {
   signedOut(): void;
 }
 
-interface Waiting {
-  resolve(frame: OutwardFrame): void;
-  reject(error: ApiError): void;
-}
-
 const SIGNED_OUT = 4401;
+const RESTARTING = 1012;
 const REFUSALS = 2;
 const TRY_AGAIN_MS = 60_000;
 const LOST = () => new ApiError("unreached", strings.lost);
@@ -77,7 +82,7 @@ export class Link {
   #attempt = 0;
   #refused = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
-  readonly #waiting = new Map<string, Waiting>();
+  readonly #questions = new Questions();
   #waitingForUp: (() => void)[] = [];
   readonly #listener: Listener;
   readonly #url: string;
@@ -99,17 +104,18 @@ export class Link {
     document.removeEventListener("visibilitychange", this.#tellIfSeen);
     this.#stream?.close();
     this.#socket?.close();
-    this.#abandon();
+    this.#questions.abandon(LOST());
     this.#wake();
   }
 
   get isUp(): boolean {
-    return this.#status === "online" || this.#status === "stream";
+    return isUp(this.#status);
   }
 
   /** Resolves with the answering frame. Rejects with `ApiError`; unreached ones may be repeated. */
   async ask(question: Question): Promise<OutwardFrame> {
-    if (this.#status === "online") return this.#send(question);
+    if (this.#status === "online")
+      return this.#questions.ask(question, (frame) => this.#say(frame));
     if (!this.#stream) throw LOST();
     const answer = await this.#stream.ask(question);
     this.#listener.hear(answer);
@@ -118,7 +124,7 @@ export class Link {
 
   /** A hint, which nobody answers; where there is no socket it is not given. */
   tell(hint: Draft | Presence): void {
-    if (this.#status === "online") this.#socket?.send(JSON.stringify(hint));
+    if (this.#status === "online") this.#say(hint);
   }
 
   /** Like `ask`, but asks again after a lost connection: for what the server does only once. */
@@ -179,7 +185,7 @@ export class Link {
     };
     socket.onclose = ({ code }) => {
       this.#socket = null;
-      this.#abandon();
+      this.#questions.abandon(LOST());
       if (!this.#closed) void this.#ended(code, welcomed);
     };
   }
@@ -202,7 +208,7 @@ export class Link {
   async #ended(code: number, welcomed: boolean): Promise<void> {
     if (code === SIGNED_OUT) return this.#listener.signedOut();
     if (this.#status === "outdated") return;
-    if (welcomed) this.#become("offline");
+    if (welcomed) this.#become(code === RESTARTING ? "restarting" : "offline");
     else await this.#probe();
     const wait = this.#stream ? TRY_AGAIN_MS : backOffMs(this.#attempt, Math.random());
     this.#attempt += 1;
@@ -218,7 +224,8 @@ export class Link {
     } catch (error) {
       // Without a login the page leaves this link by itself.
       if (error instanceof ApiError && error.status === 401) return;
-      if (!this.#stream) this.#become("offline");
+      const isStarting = error instanceof ApiError && error.status === 503;
+      if (!this.#stream) this.#become(isStarting ? "restarting" : "offline");
     }
   }
 
@@ -258,31 +265,14 @@ export class Link {
 
   // ---------------------------------------------------------------- frames
 
-  #send(question: Question): Promise<OutwardFrame> {
-    const request_id = randomId();
-    const frame = { ...question, request_id } as InwardFrame;
-    return new Promise((resolve, reject) => {
-      this.#waiting.set(request_id, { resolve, reject });
-      this.#socket?.send(JSON.stringify(frame));
-    });
+  #say(frame: InwardFrame): void {
+    this.#socket?.send(JSON.stringify(frame));
   }
 
   #heard(frame: OutwardFrame): void {
-    const id = "request_id" in frame ? frame.request_id : null;
-    const waiting = id === null ? undefined : this.#waiting.get(id);
-    if (id !== null) this.#waiting.delete(id);
-    if (frame.type === "error") {
-      if (frame.error.code === "unsupported_protocol") this.#become("outdated");
-      waiting?.reject(ApiError.of(frame.error));
-      return;
-    }
-    waiting?.resolve(frame);
-    this.#listener.hear(frame);
-  }
-
-  #abandon(): void {
-    for (const waiting of this.#waiting.values()) waiting.reject(LOST());
-    this.#waiting.clear();
+    this.#questions.heard(frame);
+    if (frame.type !== "error") this.#listener.hear(frame);
+    else if (frame.error.code === "unsupported_protocol") this.#become("outdated");
   }
 }
 

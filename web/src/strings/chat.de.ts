@@ -117,6 +117,14 @@ const de: typeof en = {
   enterBreaks: "beginnt eine neue Zeile",
   prepare: "Beim Tippen vorbereiten",
   prepareWhat: "Ungesendetes geht an den Server und wird dort nie gespeichert",
+  contextFull: (percent) => `${percent} % des Kontexts`,
+  contextUsed: (tokens, limit) =>
+    `Diese Unterhaltung nimmt ${tokens} der ${limit} Token ein, die das Modell auf einmal lesen kann.`,
+  contextNearly: "Er ist fast voll. Danach geht es mit einer Zusammenfassung weiter.",
+  typedAbout: (tokens) => `Was du geschrieben hast, sind etwa ${tokens} Token.`,
+  kept: "Was du geschrieben hast, ist noch da.",
+  tooLong: (tokens, room) =>
+    `Das sind etwa ${tokens} Token, und Platz ist für ${room}. Es wird nicht passen.`,
   againIn: (time) => `Versuch es in ${time} noch einmal.`,
   summarise: "Mit einer Zusammenfassung weiter",
   summarising: "Eine Zusammenfassung wird geschrieben; mit ihr beginnt eine neue Unterhaltung.",
@@ -126,10 +134,45 @@ const de: typeof en = {
   slowRoad: "Etwas auf dem Weg sperrt Websockets; es geht auf einem langsameren Weg weiter.",
   updated: "Keepwarm wurde erneuert.",
   reload: "Seite neu laden",
-  unreached: "Keepwarm ist gerade nicht zu erreichen.",
   lost: "Die Verbindung ist abgerissen.",
   emptyStream: "Von der Antwort kommt nichts.",
+  restarting: "Keepwarm startet neu. Deine Antworten gehen danach weiter, nichts geht verloren.",
   answeredBy: (status) => `Der Server antwortete ${status}.`,
+
+  // ---------------------------------------------------------------- what went wrong
+  faults: {
+    unreached: "Keepwarm ist gerade nicht zu erreichen.",
+    unavailable: "Die Rechenmaschine ist kurz weg.",
+    rate_limit_exceeded: "Das war viel auf einmal.",
+    context_length_exceeded:
+      "Mit der Unterhaltung davor sind das mehr Token, als das Modell auf einmal lesen kann.",
+    parent_moved:
+      "Diese Unterhaltung ging inzwischen anderswo weiter und wird jetzt so gezeigt. Sende noch einmal, wenn es noch passt.",
+    turn_in_progress: "Hier wird noch eine Antwort geschrieben. Warte auf sie oder halte sie an.",
+    not_continuable: "Diese Antwort lässt sich nicht fortsetzen, aber noch einmal erbitten.",
+    summary_stopped: "Die Zusammenfassung wurde angehalten.",
+    not_found: "Das gibt es nicht mehr.",
+    bad_credentials: "Die Adresse oder das Passwort stimmt nicht.",
+    account_disabled: "Dieses Konto ist gesperrt.",
+    invalid_link: "Dieser Link wurde benutzt oder zurückgezogen oder ist zu alt.",
+    forbidden: "Das darfst du nicht.",
+    server_error: "Auf dem Server ging etwas schief.",
+  },
+  quotas: {
+    named: {
+      requests_per_day: (allowed) => `Deine ${allowed} Nachrichten von heute sind verbraucht.`,
+      tokens_per_day: (allowed) => `Von deinen ${allowed} Token am Tag sind dafür zu wenige übrig.`,
+      generations: (allowed) =>
+        `Es werden schon ${allowed} deiner Antworten geschrieben; mehr zugleich geht nicht. Warte auf eine oder halte sie an.`,
+      sockets: (allowed) => `Du hast ${allowed} Seiten offen; mehr geht nicht. Schließ eine.`,
+      stored_bytes: (allowed) =>
+        `Deine Unterhaltungen füllen die ${allowed}, die du speichern darfst. Lösch einige.`,
+      kept_warm_bytes: (allowed) =>
+        `Du darfst ${allowed} warm halten, und die sind vergeben. Lass erst eine andere Unterhaltung ruhen.`,
+    },
+    otherwise: (allowed) => `Dein Kontingent von ${allowed} ist verbraucht.`,
+    until: (time) => `Platz ist wieder ab ${time}.`,
+  },
 
   // ---------------------------------------------------------------- what a turn cost
   underMs: "unter 1 ms",
@@ -144,6 +187,8 @@ const de: typeof en = {
     session: "aus dieser Unterhaltung",
     computed: "neu",
   },
+  restored: (tokens) => `${tokens} der Token aus dem Cache waren geparkt und wurden geholt.`,
+  differsAt: (token) => `Das erste Token, das anders ist, hat die Nummer ${token}.`,
   times: (waited, read, tokens, wrote) =>
     `Gewartet ${waited}, Neues gelesen in ${read}, ${tokens} Token geschrieben in ${wrote}`,
   speed: (tokens) => `${tokens} je Sekunde`,
@@ -163,6 +208,8 @@ const de: typeof en = {
   warmth: { warm: "warm", parked: "geparkt", cold: "kalt" },
   isWarm: (tokens) =>
     `${tokens} Token davon sind bereit: Die nächste Frage berechnet nur, was neu ist.`,
+  isPartlyWarm: (ready, rest) =>
+    `${ready} Token davon sind bereit: Die nächste Frage berechnet die anderen ${rest} und Neues.`,
   isParked: (tokens) => `${tokens} Token davon sind geparkt: Die nächste Frage holt sie erst.`,
   isCold: "Sie ist abgekühlt: Die nächste Frage berechnet sie neu, einmal.",
 };

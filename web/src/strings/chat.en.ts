@@ -115,6 +115,14 @@ export default {
   enterBreaks: "starts a new line",
   prepare: "Prepare while I type",
   prepareWhat: "unsent text goes to the server, and is never stored there",
+  contextFull: (percent: string) => `${percent} % of the context`,
+  contextUsed: (tokens: string, limit: string) =>
+    `This conversation takes ${tokens} of the ${limit} tokens that the model can read at once.`,
+  contextNearly: "It is nearly full. After that you can go on with a summary of it.",
+  typedAbout: (tokens: string) => `What you have written is about ${tokens} tokens.`,
+  kept: "What you wrote is kept.",
+  tooLong: (tokens: string, room: string) =>
+    `This is about ${tokens} tokens, and there is room for ${room}. It will not fit.`,
   againIn: (time: string) => `Try again in ${time}.`,
   summarise: "Go on with a summary",
   summarising: "A summary is being written; a new conversation will begin with it.",
@@ -124,10 +132,48 @@ export default {
   slowRoad: "Something on the way blocks websockets; a slower road is used instead.",
   updated: "Keepwarm was updated.",
   reload: "Load the page anew",
-  unreached: "Keepwarm cannot be reached right now.",
   lost: "The connection was lost.",
   emptyStream: "The answer’s stream is empty.",
+  restarting: "Keepwarm is restarting. Your answers go on afterwards, and nothing is lost.",
   answeredBy: (status: number) => `The server answered ${status}.`,
+
+  // ---------------------------------------------------------------- what went wrong
+  /** By its code; what is not here is told in the server's words. */
+  faults: {
+    unreached: "Keepwarm cannot be reached right now.",
+    unavailable: "The engine is away for a moment.",
+    rate_limit_exceeded: "That was much at once.",
+    context_length_exceeded:
+      "With the conversation before it, this has more tokens than the model can read at once.",
+    parent_moved:
+      "This conversation went on elsewhere meanwhile, and is shown now as it is. Send again if it still fits.",
+    turn_in_progress: "An answer is still being written here. Wait for it, or stop it.",
+    not_continuable: "This answer cannot be gone on with; it can be asked for once more.",
+    summary_stopped: "The summary was stopped.",
+    not_found: "This is not here any more.",
+    bad_credentials: "The address or the password is wrong.",
+    account_disabled: "This account is disabled.",
+    invalid_link: "This link was used or revoked, or is too old.",
+    forbidden: "You may not do this.",
+    server_error: "Something went wrong on the server.",
+  },
+  quotas: {
+    named: {
+      requests_per_day: (allowed: string) => `Your ${allowed} messages of today are used up.`,
+      tokens_per_day: (allowed: string) =>
+        `Of your ${allowed} tokens a day too few are left for this.`,
+      generations: (allowed: string) =>
+        `${allowed} of your answers are being written, and more at once are not allowed. Wait for one, or stop it.`,
+      sockets: (allowed: string) =>
+        `You have ${allowed} pages open, and more are not allowed. Close one.`,
+      stored_bytes: (allowed: string) =>
+        `Your conversations fill the ${allowed} that you may store. Delete some to make room.`,
+      kept_warm_bytes: (allowed: string) =>
+        `You may keep ${allowed} warm, and that is taken. Let another conversation rest first.`,
+    },
+    otherwise: (allowed: string) => `Your quota of ${allowed} is used up.`,
+    until: (time: string) => `There is room again from ${time}.`,
+  },
 
   // ---------------------------------------------------------------- what a turn cost
   underMs: "under 1 ms",
@@ -142,6 +188,8 @@ export default {
     session: "from this conversation",
     computed: "new",
   },
+  restored: (tokens: string) => `${tokens} of the tokens from the cache were parked, and fetched.`,
+  differsAt: (token: string) => `The first token that differs is number ${token}.`,
   times: (waited: string, read: string, tokens: string, wrote: string) =>
     `Waited ${waited}, read what was new in ${read}, wrote ${tokens} tokens in ${wrote}`,
   speed: (tokens: string) => `${tokens} a second`,
@@ -161,6 +209,8 @@ export default {
   warmth: { warm: "warm", parked: "parked", cold: "cold" },
   isWarm: (tokens: string) =>
     `${tokens} tokens of it are ready: the next turn computes only what is new.`,
+  isPartlyWarm: (ready: string, rest: string) =>
+    `${ready} tokens of it are ready: the next turn computes the other ${rest} and what is new.`,
   isParked: (tokens: string) =>
     `${tokens} tokens of it are parked: the next turn fetches them first.`,
   isCold: "It has cooled down: the next turn computes it again, once.",

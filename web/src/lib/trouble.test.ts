@@ -1,0 +1,54 @@
+import { describe, expect, it } from "vitest";
+
+import type { Problem } from "../generated/events";
+import { ApiError } from "./api";
+import { told, words } from "./trouble";
+
+const fault = (problem: Partial<Problem>): ApiError =>
+  ApiError.of({
+    code: "",
+    message: "In the server’s words.",
+    field: null,
+    retry_after_s: null,
+    quota: null,
+    ...problem,
+  });
+
+describe("what went wrong", () => {
+  it("is told in words of our own where there are any", () => {
+    expect(words(fault({ code: "unavailable", retry_after_s: 0.2 }))).toBe(
+      "The engine is away for a moment. Try again in 1.0 s.",
+    );
+    expect(words(fault({ code: "unheard_of" }))).toBe("In the server’s words.");
+  });
+
+  it.each([
+    ["unavailable", "again"],
+    ["rate_limit_exceeded", "again"],
+    ["context_length_exceeded", "summary"],
+    ["parent_moved", null],
+  ])("%s has its way on", (code, way) => {
+    expect(told(fault({ code }), true).way).toBe(way);
+  });
+
+  it("has no summary where nothing was said yet", () => {
+    expect(told(fault({ code: "context_length_exceeded" }), false).way).toBeNull();
+  });
+
+  it("names the quota, and when there is room again", () => {
+    const quota = { kind: "requests_per_day", limit: 1200, resets_at: 1_780_272_000 };
+
+    const said = words(fault({ code: "quota_exceeded", quota }));
+
+    expect(said).toMatch(
+      /^Your 1,200 messages of today are used up\. There is room again from .+2026/,
+    );
+    expect(told(fault({ quota }), true).way).toBeNull();
+  });
+
+  it("says bytes as people do", () => {
+    const quota = { kind: "stored_bytes", limit: 3 * 2 ** 19, resets_at: null };
+
+    expect(words(fault({ quota }))).toContain("fill the 1.5 MiB");
+  });
+});

@@ -1,0 +1,44 @@
+// What went wrong, in words for whoever is concerned, and what helps. Pure.
+
+import type { QuotaFault } from "../generated/events";
+import { strings } from "../strings/chat";
+import type { ApiError } from "./api";
+import { count, duration, moment, size } from "./format";
+
+/** `again`: the same once more may succeed; `summary`: a new conversation goes on from this one. */
+export type Way = "again" | "summary" | null;
+
+export interface Told {
+  readonly words: string;
+  readonly way: Way;
+}
+
+/** Codes after which the same may be asked again, at once or after a while. */
+const PASSING = new Set(["unreached", "unavailable", "rate_limit_exceeded", "server_error"]);
+
+/** `isBegun`: there is something before it that a summary could be made of. */
+export function told(error: ApiError, isBegun: boolean): Told {
+  return { words: words(error), way: way(error, isBegun) };
+}
+
+export function words(error: ApiError): string {
+  if (error.quota) return quotaWords(error.quota);
+  const own = (strings.faults as Readonly<Record<string, string>>)[error.code] ?? error.message;
+  return error.retryAfterS === null
+    ? own
+    : `${own} ${strings.againIn(duration(Math.max(1, error.retryAfterS)))}`;
+}
+
+function way({ code, quota }: ApiError, isBegun: boolean): Way {
+  if (code === "context_length_exceeded" && isBegun) return "summary";
+  return PASSING.has(code) || quota?.kind === "generations" ? "again" : null;
+}
+
+function quotaWords({ kind, limit, resets_at }: QuotaFault): string {
+  const allowed = kind.endsWith("_bytes") ? size(limit) : count(limit);
+  const { named, otherwise } = strings.quotas;
+  const own = (named as Readonly<Record<string, (allowed: string) => string>>)[kind] ?? otherwise;
+  return resets_at === null
+    ? own(allowed)
+    : `${own(allowed)} ${strings.quotas.until(moment(resets_at))}`;
+}
