@@ -7,7 +7,7 @@ knows torch, a process or a clock.
 """
 
 import enum
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -456,11 +456,11 @@ class Engine(Protocol):
         """
         ...
 
-    def generate(self, job: Job) -> AsyncIterator[JobEvent]:
+    def generate(self, job: Job) -> AsyncGenerator[JobEvent, None]:
         """`Started`, any number of `Delta`, exactly one `Finished`; or only a refused `Finished`.
 
         A throw-away branch that has to give its memory back may be refused after it has started.
-        Dropping the iterator cancels the job.
+        Closing the generator cancels the job.
         """
         ...
 

@@ -18,6 +18,7 @@ from app.chat.ledger import Acceptance, Branch, CacheAsked, Entry, Ledger, Node,
 from app.chat.liveness import session_of
 from app.chat.memory import MemoryLedger
 from app.chat.prompt import (
+    Guess,
     HeadText,
     NewMessages,
     Prompt,
@@ -74,12 +75,12 @@ class Intake:
         Raises `NotFound`, `Conflict`, `ParentMoved`, `InvalidRequest`, `PromptTooLong` and
         `Unavailable`.
         """
-        looked = await self._branch(user_id, request)
+        looked, guess = await self._look(user_id, request)
         if isinstance(looked, Acceptance):
             return looked
         if request.format is not None:
             await self._make_ready(request.format.grammar(user_id))
-        card, wanted, rendered = await self._wanted(user_id, request, looked)
+        card, wanted, rendered = await self._wanted(user_id, request, looked, guess)
         found = await self._found(request, wanted)
         carried = 0
         async with engine_errors():
@@ -131,23 +132,31 @@ class Intake:
 
         With what is rendered of it already. Raises as `prepare` does.
         """
-        branch = await self._branch(user_id, request)
+        branch, guess = await self._look(user_id, request)
         assert isinstance(branch, Branch), "what was not sent was not sent before"
-        return await self._wanted(user_id, request, branch)
+        return await self._wanted(user_id, request, branch, guess)
+
+    async def _look(
+        self, user_id: UserId, request: TurnRequest
+    ) -> tuple[Branch | Acceptance, Guess | None]:
+        """The branch, and beside the look at it what is most likely to be rendered behind it."""
+        return await asyncio.gather(
+            self._branch(user_id, request), self.prompts.guess(request.message_id, _new(request))
+        )
 
     async def _wanted(
-        self, user_id: UserId, request: TurnRequest, branch: Branch
+        self, user_id: UserId, request: TurnRequest, branch: Branch, guess: Guess | None
     ) -> tuple[ModelCard, Wanted, Rendered | None]:
         branch = await self._under_persona(user_id, request, branch)
         if not request.messages:
             _check_something_to_do(request, branch)
         async with engine_errors():
             card = await self._engine.info()
-            new = NewMessages(messages=request.messages, opens_reply=request.generate)
+            new = _new(request)
             # Two looks that need nothing of each other.
             head, rendered = await asyncio.gather(
                 self._head_text(card, user_id, request, branch),
-                self.prompts.ahead(card, branch, new),
+                self.prompts.ahead(card, branch, new, guess),
             )
         wanted = Wanted(user_id=user_id, branch=branch, head=head, new=new)
         return card, wanted, rendered
@@ -224,6 +233,10 @@ class Intake:
                 await self._heads.for_reader(card, user_id, branch.reads, was_sent=was_sent)
             )
         return bare_head((branch.said or request.messages)[0].role)
+
+
+def _new(request: TurnRequest) -> NewMessages:
+    return NewMessages(messages=request.messages, opens_reply=request.generate)
 
 
 def _said(path: Iterable[Node]) -> tuple[Node, ...]:

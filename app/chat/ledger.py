@@ -6,7 +6,7 @@ runs a job or talks to a socket.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -293,9 +293,10 @@ class Ledger(Protocol):
         """The branch that ends with this response; None when there is no such response."""
         ...
 
-    async def accept(self, entry: Entry, ask: Ask) -> Acceptance:
+    async def accept(self, entry: Entry, ask: Ask, written: Callable[[], None]) -> Acceptance:
         """Store a turn whole, or find what the same `client_message_id` stored before.
 
+        `written` is called where nothing but the disk is left to wait for; it may fail even then.
         Raises `NotFound`, `ParentMoved`, `Conflict` ("turn_in_progress") and `QuotaExceeded`; then
         nothing is kept.
         """

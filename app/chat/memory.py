@@ -6,7 +6,7 @@ words are still recalled for who sends them again (`recall`).
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -88,8 +88,9 @@ class MemoryLedger:
             self._kept.move_to_end(response_id)
         return found.branch
 
-    async def accept(self, entry: Entry, ask: Ask) -> Acceptance:
+    async def accept(self, entry: Entry, ask: Ask, written: Callable[[], None]) -> Acceptance:
         await self._usage.let_in(ask)
+        written()
         nodes = entry.inputs if entry.reply is None else (*entry.inputs, entry.reply)
         response = entry.response
         self._live[response.view.id] = Remembered(

@@ -6,7 +6,7 @@ In the caller's transaction. Who owns the conversation was asked before.
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import Select, bindparam, false, select
+from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.chat import rows, tree
@@ -39,6 +39,19 @@ def _walk() -> Select[Message, Response]:
 
 _WALK = _walk()
 """Built once: to say it costs more than to run it."""
+_ENDS = (
+    select(Message.id, Message.client_message_id, Response.status)
+    .outerjoin(Response, Response.message_id == Message.id)
+    .where(
+        (Message.id == bindparam("end"))
+        | (Message.id == bindparam("parent"))
+        | (
+            (Message.conversation_id == bindparam("conversation"))
+            & (Message.client_message_id == bindparam("name"))
+        )
+    )
+)
+"""Where a turn may go, and the message that has its name already."""
 
 
 def turning_point(
@@ -84,13 +97,8 @@ def check_place(session: Session, conversation: Conversation, entry: Entry) -> M
     end = conversation.leaf_id if entry.leaf_checked else entry.parent_id
     seen = entry.seen_leaf_id if entry.leaf_checked else entry.parent_id
     name = entry.client_message_id
-    sent = false() if name is None else Message.client_message_id == name
-    wanted = Message.id.in_((end, entry.parent_id)) | (
-        sent & (Message.conversation_id == conversation.id)
-    )
-    query = select(Message.id, Message.client_message_id, Response.status)
-    query = query.outerjoin(Response, Response.message_id == Message.id).where(wanted)
-    found = session.execute(query).all()
+    asked = {"end": end, "parent": entry.parent_id, "conversation": conversation.id, "name": name}
+    found = session.execute(_ENDS, asked).all()
     earlier = (id_ for id_, told, _ in found if name is not None and told == name)
     if (earlier_id := next(earlier, None)) is not None:
         return earlier_id

@@ -21,7 +21,7 @@ import msgspec
 from app.chat.heads import Part
 from app.chat.ledger import Branch, Head, Node
 from app.db.types import VersionRef
-from app.ids import UserId
+from app.ids import MessageId, UserId
 from engine.api import (
     OPERATOR_SCOPE,
     CacheSource,
@@ -37,8 +37,10 @@ from engine.api import (
     Stability,
     Zone,
 )
+from engine.errors import EngineError
 
 CACHED_HEADS = 256
+REMEMBERED_SEAMS = 4096
 
 
 class HeadText(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     branch: Branch
     head: HeadText
     new: NewMessages
+
+
+class Guess(msgspec.Struct, frozen=True, kw_only=True):
+    """New messages as ids behind a path that is not looked up yet, if it ends in this seam."""
+
+    seam: Seam
+    rendered: Rendered
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +128,8 @@ class Prompts:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._heads: OrderedDict[tuple[str, str], Head] = OrderedDict()
+        self._seams: OrderedDict[MessageId, Seam] = OrderedDict()
+        """How paths end that were gone on from lately, by their last message."""
 
     async def make(
         self, card: ModelCard, wanted: Wanted, rendered: Rendered | None = None
@@ -130,10 +141,28 @@ class Prompts:
             return await self._whole(card, wanted)
         return await self._continued(card, wanted, rendered)
 
-    async def ahead(self, card: ModelCard, branch: Branch, new: NewMessages) -> Rendered | None:
+    async def guess(self, behind: MessageId | None, new: NewMessages) -> Guess | None:
+        """What `ahead` would render behind this message, where it was gone on from before: by a draft.
+
+        So it takes no time of its own beside the look at the path. Raises nothing.
+        """
+        seam = None if behind is None else self._seams.get(behind)
+        if seam is None:
+            return None
+        request = RenderRequest(messages=new.messages, seam=seam, opens_reply=new.opens_reply)
+        try:
+            return Guess(seam=seam, rendered=await self._engine.render(request))
+        except EngineError:
+            return None  # whoever renders it in earnest is told
+
+    async def ahead(
+        self, card: ModelCard, branch: Branch, new: NewMessages, guess: Guess | None = None
+    ) -> Rendered | None:
         """The new messages as ids, where those do not depend on what stands before the path."""
         if not branch.said or not _goes_on(card, branch) or _is_opened(branch, new):
             return None
+        if guess is not None and guess.seam is _seam(branch):
+            return guess.rendered
         return await self._render(branch, new)
 
     async def render(self, request: RenderRequest) -> Rendered:
@@ -141,7 +170,11 @@ class Prompts:
         return await self._engine.render(request)
 
     async def _render(self, branch: Branch, new: NewMessages) -> Rendered:
-        seam = (branch.path[-1].seam if branch.path else None) or Seam.CLOSED
+        seam = _seam(branch)
+        if branch.path:
+            self._seams[branch.path[-1].id] = seam
+            if len(self._seams) > REMEMBERED_SEAMS:
+                self._seams.popitem(last=False)
         return await self._engine.render(
             RenderRequest(messages=new.messages, seam=seam, opens_reply=new.opens_reply)
         )
@@ -210,6 +243,10 @@ def _goes_on(card: ModelCard, branch: Branch) -> bool:
     """What is new can be rendered by itself, behind the ids that there are."""
     is_stable = card.template.stability is not Stability.UNSTABLE
     return is_stable and _all_rendered_by(branch.path, card)
+
+
+def _seam(branch: Branch) -> Seam:
+    return (branch.path[-1].seam if branch.path else None) or Seam.CLOSED
 
 
 def _is_opened(branch: Branch, new: NewMessages) -> bool:

@@ -5,10 +5,11 @@ databases: the same `client_message_id` finds what its first arrival stored, and
 checked cannot move before the commit. The unique constraint on the id stands behind that.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 import msgspec
-from sqlalchemy import Select, delete, exists, false, func, insert, select, update
+from sqlalchemy import Select, bindparam, delete, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.chat import rows, search
@@ -26,7 +27,7 @@ from app.chat.ledger import (
 )
 from app.chat.places import OPEN, branch_to, check_place, reply_text, turning_point
 from app.db.base import Database
-from app.db.models import Conversation, Message, Response
+from app.db.models import Base, Conversation, Message, Response
 from app.db.types import Origin, text_bytes, utc_now
 from app.errors import Conflict, NotFound
 from app.events import MessageView, ResponseStatus
@@ -53,8 +54,17 @@ class StoredLedger:
         """
         return await self._db.look(lambda session: _at(session, user_id, place))
 
-    async def accept(self, entry: Entry, ask: Ask) -> Acceptance:
-        return await self._db.write(lambda session: self._accept(session, entry, ask))
+    async def accept(self, entry: Entry, ask: Ask, written: Callable[[], None]) -> Acceptance:
+        loop = asyncio.get_running_loop()
+
+        def store(session: Session) -> Acceptance:
+            acceptance = self._accept(session, entry, ask)
+            if acceptance.fresh:
+                session.flush()
+                loop.call_soon_threadsafe(written)
+            return acceptance
+
+        return await self._db.write(store)
 
     def _accept(self, session: Session, entry: Entry, ask: Ask) -> Acceptance:
         conversation = _open_conversation(session, entry)
@@ -63,10 +73,10 @@ class StoredLedger:
             earlier = session.get_one(Message, earlier_id)
             return _repeated(session, conversation, earlier)
         self._usage.admit(session, ask)
-        conversation.stored_bytes += ask.stored_bytes
         if entry.path_changed:
             _store_path(session, conversation.id, entry.path)
         _add_turn(session, conversation, entry)
+        conversation.stored_bytes += ask.stored_bytes
         return Acceptance(
             messages=tuple(rows.message_view(one, conversation.id) for one in entry.inputs),
             response=entry.response.view,
@@ -161,10 +171,24 @@ def _owned(user_id: UserId, response_id: ResponseId) -> Select[Response]:
     return select(Response).where(Response.user_id == user_id, Response.id == response_id)
 
 
-def _conversation(user_id: UserId, conversation_id: ConversationId) -> Select[Conversation]:
-    return select(Conversation).where(
-        Conversation.user_id == user_id, Conversation.id == conversation_id
-    )
+_OWN = select(Conversation).where(
+    Conversation.user_id == bindparam("user"), Conversation.id == bindparam("conversation")
+)
+_HELD = _OWN.with_for_update()
+_WITH_SENT = _OWN.outerjoin(
+    Message,
+    (Message.conversation_id == Conversation.id) & (Message.client_message_id == bindparam("name")),
+).add_columns(Message)
+"""With the message of this name, if it was sent before. These are built once, as all that a turn says
+before its first word: to build one costs more than to run it."""
+_NEW_MESSAGES, _NEW_RESPONSES = (
+    insert(Base.metadata.tables[one.__tablename__]) for one in (Message, Response)
+)
+"""Into the tables: a session that knows these rows costs as much again, and nobody reads them here."""
+
+
+def _named(user_id: UserId, conversation_id: ConversationId) -> dict[str, str | None]:
+    return {"user": user_id, "conversation": conversation_id}
 
 
 def _after(session: Session, user_id: UserId, response_id: ResponseId) -> Branch | None:
@@ -176,12 +200,8 @@ def _after(session: Session, user_id: UserId, response_id: ResponseId) -> Branch
 
 
 def _at(session: Session, user_id: UserId, place: Place) -> Branch | Acceptance:
-    name = place.client_message_id
-    is_it = false() if name is None else Message.client_message_id == name
-    sent = (Message.conversation_id == Conversation.id) & is_it
-    known = _conversation(user_id, place.conversation_id)
-    look = known.outerjoin(Message, sent).add_columns(Message)
-    found = session.execute(look).one_or_none()
+    named = _named(user_id, place.conversation_id) | {"name": place.client_message_id}
+    found = session.execute(_WITH_SENT, named).one_or_none()
     if found is None:
         raise NotFound("There is no such conversation.", field="conversation_id")
     conversation, earlier = found
@@ -229,8 +249,7 @@ def _open_conversation(session: Session, entry: Entry) -> Conversation:
     """The entry's conversation, locked until the commit: a new row, or the owner's."""
     user_id = entry.response.user_id
     if entry.begins is None:
-        query = _conversation(user_id, entry.session_id).with_for_update()
-        row = session.scalar(query)
+        row = session.scalar(_HELD, _named(user_id, entry.session_id))
         if row is None:
             raise NotFound("There is no such conversation.", field="conversation_id")
         return row
@@ -308,12 +327,10 @@ def _store_path(session: Session, conversation_id: ConversationId, path: Sequenc
 
 def _add_turn(session: Session, conversation: Conversation, entry: Entry) -> None:
     nodes = entry.inputs if entry.reply is None else (*entry.inputs, entry.reply)
-    # Parents first: rows go in in this order, and each is checked against those before it. Said as
-    # statements: nobody reads these rows here, and a session that keeps them costs as much again.
+    # Parents first: rows go in in this order, and each is checked against those before it.
     messages = [rows.message_columns(one, conversation.id) for one in nodes]
-    session.execute(insert(Message), messages)
-    session.execute(insert(Response), [rows.response_columns(entry.response)])
+    session.execute(_NEW_MESSAGES, messages)
+    session.execute(_NEW_RESPONSES, [rows.response_columns(entry.response)])
     conversation.title = conversation.title or entry.title
     conversation.leaf_id = entry.leaf_id
     conversation.updated_at = utc_now()
-    session.flush()

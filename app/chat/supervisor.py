@@ -175,14 +175,15 @@ class Supervisor:
         self.drafts.drop(user_id, entry.session_id, begins=not entry.path)
         self.titles.drop(user_id, entry.session_id)
         turn = self._open(prepared)
-        # Beside the first step, which takes all cores, storing would take three times as long.
+        # The engine's first step takes all cores: storing beside it would take three times as long,
+        # but to wait for the disk takes none.
         try:
-            acceptance = await prepared.ledger.accept(prepared.entry, prepared.ask)
+            acceptance = await prepared.ledger.accept(prepared.entry, prepared.ask, turn.submit)
         except BaseException:
-            self._abandon(turn)
+            await self._abandon(turn)
             raise
         if not acceptance.fresh:
-            self._abandon(turn)
+            await self._abandon(turn)
             return acceptance
         turn.log.begin()
         self._group.create_task(self._run(turn))
@@ -197,8 +198,8 @@ class Supervisor:
         self._live[response.view.id] = turn
         return turn
 
-    def _abandon(self, turn: Turn) -> None:
-        turn.abandon()
+    async def _abandon(self, turn: Turn) -> None:
+        await turn.abandon()
         self._usage.release(turn.response.view.id)
         del self._live[turn.response.view.id]
         self._logs.drop(turn.response.view.id)

@@ -9,6 +9,7 @@ and no transaction is open while the engine is awaited. The end is stored before
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
 from itertools import chain, repeat
 
 import msgspec
@@ -84,7 +85,9 @@ class Turn:
         self._path_digest = prepared.entry.path_digest
         self._token_ids = list(resumed)
         self._checkpointed_tokens = len(resumed)
-        self._submitted = False
+        self._events: AsyncGenerator[JobEvent, None] | None = None
+        """Set once the job is handed in."""
+        self._first: asyncio.Future[JobEvent | None] | None = None
         self._started = False
         self._stop_as: End | None = None
         self._stopped_step: int | None = None
@@ -117,7 +120,7 @@ class Turn:
 
     async def _stop(self, how: End) -> None:
         self._stop_as = self._stop_as or how
-        if self._submitted:
+        if self._events is not None:
             await self._stop_job()
         await self._ended.wait()
 
@@ -143,8 +146,15 @@ class Turn:
             token_ids=(*self._glue, *self._token_ids),
         )
 
-    def abandon(self) -> None:
-        """It was never stored, so it does not run."""
+    def submit(self) -> None:
+        """Hand the job in before the turn is sure to be stored; what comes of it waits for `run`."""
+        if self._events is None:
+            self._events = self._engine.generate(self._job)
+            self._first = asyncio.ensure_future(anext(self._events, None))
+
+    async def abandon(self) -> None:
+        """It was never stored, so it does not run, and nobody hears what was computed."""
+        await self._leave()
         self._ended.set()
 
     def cut_off(self) -> None:
@@ -164,7 +174,19 @@ class Turn:
                 if self._hold is not None:
                     await self._hold.take()
         finally:
+            await self._leave()
             self._ended.set()
+
+    async def _leave(self) -> None:
+        """Whatever the job still has to say is not heard; unless it has ended, it is cancelled."""
+        if self._events is None or self._first is None:
+            return
+        if not self._first.done():
+            self._first.cancel()
+            await asyncio.wait([self._first])
+        if not self._first.cancelled():
+            self._first.exception()
+        await self._events.aclose()
 
     async def _answer(self) -> Outcome:
         try:
@@ -176,15 +198,18 @@ class Turn:
         return self._failed(_SERVER_ERROR)
 
     async def _generate(self) -> Outcome:
-        if self._stop_as is not None:
+        if self._stop_as is not None and self._events is None:
             return self._outcome(*self._ending(FinishReason.CANCELLED), None)
-        self._submitted = True
+        self.submit()
         outcome = None
-        async for event in self._engine.generate(self._job):
+        assert self._events is not None and self._first is not None
+        event = await self._first
+        while event is not None:
             if isinstance(event, Finished):
                 outcome = self._finished(event)
             else:
                 await self._take(event)
+            event = await anext(self._events, None)
         return outcome or self._failed(_SERVER_ERROR)
 
     async def _take(self, event: JobEvent) -> None:

@@ -3,10 +3,10 @@
     let in    one request more; its tokens are held; what it stores is added
     ended     the hold goes; its tokens and its reply's bytes are added
 
-All in the transaction that stores the turn (which may have a thread of its own), under the lock of the user's meter, so that of turns that
-come at once no more are let in than a quota allows, and what is refused leaves nothing. Holds are in
-memory: there is one server, and with it they go. What a user stores is a running sum, corrected by
-whoever adds or deletes.
+All in the transaction that stores the turn (which may have a thread of its own), under the lock of
+the user's meter, so that of turns that come at once no more are let in than a quota allows, and what
+is refused leaves nothing. Holds are in memory: there is one server, and with it they go. What a user
+stores is a running sum, corrected by whoever adds or deletes.
 """
 
 import threading
@@ -14,7 +14,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, case, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Executable,
+    Row,
+    bindparam,
+    case,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.db.base import Database, upsert
@@ -213,21 +223,14 @@ class Usage:
         tokens: int = 0,
     ) -> Row[int, int, int]:
         """The meter with this added, locked until the transaction ends."""
-        day = today(self.quotas.now())
-        query = upsert(session, Meter).values(
-            user_id=user_id, stored_bytes=added_bytes, day=day, requests=requests, tokens=tokens
-        )
-        query = query.on_conflict_do_update(
-            index_elements=["user_id"],
-            set_={
-                "stored_bytes": Meter.stored_bytes + added_bytes,
-                "requests": _of_day(Meter.requests, day) + requests,
-                "tokens": _of_day(Meter.tokens, day) + tokens,
-                "day": day,
-            },
-        )
-        counted = query.returning(Meter.stored_bytes, Meter.requests, Meter.tokens)
-        return session.execute(counted).one()
+        asked = {
+            "user": user_id,
+            "today": today(self.quotas.now()),
+            "stored": added_bytes,
+            "asked": requests,
+            "spent": tokens,
+        }
+        return session.execute(_COUNT[session.get_bind().dialect.name], asked).one()
 
     def check_kept(self, session: Session, user_id: UserId, kept_bytes: int) -> None:
         """Whether a user may keep so much KV warm. Raises `QuotaExceeded`."""
@@ -292,9 +295,38 @@ def correct(session: Session, user_id: UserId, added_bytes: int) -> None:
     session.execute(query.values(stored_bytes=Meter.stored_bytes + added_bytes))
 
 
-def _of_day(column: InstrumentedAttribute[int], day: str) -> ColumnElement[int]:
+def _of_day(
+    column: InstrumentedAttribute[int], day: str | BindParameter[str]
+) -> ColumnElement[int]:
     """What a meter shows on that day."""
     return case((Meter.day == day, column), else_=0)
+
+
+def _counting(insert: postgresql.Insert | sqlite.Insert) -> Executable:
+    added: BindParameter[int] = bindparam("stored")
+    asked: BindParameter[int] = bindparam("asked")
+    spent: BindParameter[int] = bindparam("spent")
+    day: BindParameter[str] = bindparam("today")
+    query = insert.values(
+        user_id=bindparam("user"), stored_bytes=added, day=day, requests=asked, tokens=spent
+    )
+    query = query.on_conflict_do_update(
+        index_elements=["user_id"],
+        set_={
+            "stored_bytes": Meter.stored_bytes + added,
+            "requests": _of_day(Meter.requests, day) + asked,
+            "tokens": _of_day(Meter.tokens, day) + spent,
+            "day": day,
+        },
+    )
+    return query.returning(Meter.stored_bytes, Meter.requests, Meter.tokens)
+
+
+_COUNT = {
+    "postgresql": _counting(postgresql.insert(Meter)),
+    "sqlite": _counting(sqlite.insert(Meter)),
+}
+"""Built once: every turn counts."""
 
 
 def _write_down(session: Session, ask: Ask, day: str, cost: Cost) -> None:

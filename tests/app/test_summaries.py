@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 from sqlalchemy import func, select
@@ -326,7 +326,7 @@ async def test_an_engine_that_gives_no_summary_leaves_nothing(db: Database, faul
 class Crowded(EchoEngine):
     """Has no room to spare for what is thrown away."""
 
-    async def generate(self, job: Job) -> AsyncIterator[JobEvent]:
+    async def generate(self, job: Job) -> AsyncGenerator[JobEvent, None]:
         if job.job_class is JobClass.BACKGROUND:
             yield Finished(
                 job_id=job.job_id,

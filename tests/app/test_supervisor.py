@@ -102,8 +102,8 @@ async def test_13_a_turn_whose_caller_goes_away_in_mid_accept_is_whole(
 ):
     accept, stored, go_on = StoredLedger.accept, asyncio.Event(), asyncio.Event()
 
-    async def accept_slowly(self, entry, ask):
-        acceptance = await accept(self, entry, ask)
+    async def accept_slowly(self, entry, ask, written):
+        acceptance = await accept(self, entry, ask, written)
         stored.set()
         await go_on.wait()
         return acceptance
@@ -122,6 +122,40 @@ async def test_13_a_turn_whose_caller_goes_away_in_mid_accept_is_whole(
 
     assert sending.cancelled()
     assert end.response.status is ResponseStatus.COMPLETED
+
+
+async def test_17_what_the_disk_refuses_is_not_computed_on_and_can_be_sent_again(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    """The engine has it before the disk does; a turn that was never stored is nobody's."""
+    write, engine = Database.write, EchoEngine()
+
+    async def fail_to_commit(self, work):
+        def written(session):
+            work(session)
+            raise OSError("the disk is full")
+
+        return await write(self, written)
+
+    engine.hold()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation = await domain.conversations.create(ann.user_id)
+        with monkeypatch.context() as broken, pytest.raises(OSError, match="full"):
+            broken.setattr(Database, "write", fail_to_commit)
+            await domain.send(ann, conversation.id, "hello", client_message_id="one")
+        refused = [engine.is_running(job.job_id) for job in engine.jobs]
+        live = domain.supervisor.live_turns
+        engine.release()
+        accepted = await domain.send(ann, conversation.id, "hello", client_message_id="one")
+        end = await domain.ended(ann, accepted.response)
+        messages = await domain.conversations.messages(ann.user_id, conversation.id)
+
+    assert refused == [False], "it was handed in, and stopped"
+    assert live == 0
+    assert accepted.fresh
+    assert end.response.status is ResponseStatus.COMPLETED
+    assert len(messages) == 2
 
 
 async def test_13_nobody_needs_to_watch(db: Database):

@@ -448,10 +448,12 @@ def test_13_what_is_not_stored_stops_though_its_socket_went_while_it_was_accepte
 ):
     accept, accepting, go_on = MemoryLedger.accept, threading.Event(), asyncio.Event()
 
-    async def accept_slowly(self: MemoryLedger, entry: Entry, asked: Ask) -> Acceptance:
+    async def accept_slowly(
+        self: MemoryLedger, entry: Entry, asked: Ask, written: Callable[[], None]
+    ) -> Acceptance:
         accepting.set()
         await go_on.wait()
-        return await accept(self, entry, asked)
+        return await accept(self, entry, asked, written)
 
     monkeypatch.setattr(MemoryLedger, "accept", accept_slowly)
     echo_server.call(echo.hold)

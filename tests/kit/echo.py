@@ -8,7 +8,7 @@ before their next beat, until `release()`.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 
@@ -168,7 +168,7 @@ class EchoEngine:
         opening_end = 1 if request.seam is Seam.START else 0
         return Rendered(token_ids=tuple(ids), ends=tuple(ends), opening_end=opening_end)
 
-    async def generate(self, job: Job) -> AsyncIterator[JobEvent]:
+    async def generate(self, job: Job) -> AsyncGenerator[JobEvent, None]:
         if self._closed:
             raise EngineClosed("closed")
         self.jobs.append(job)
