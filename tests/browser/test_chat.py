@@ -286,9 +286,7 @@ def test_a_message_is_found_and_shown_in_its_branch(page: Page):
     wait_for_end(page)
     page.get_by_role("button", name="New conversation", exact=True).click()
 
-    page.keyboard.press("Control+k")
     search = page.get_by_label("Search in all messages")
-    expect(search).to_be_focused()
     search.fill("quokka")
     found = page.get_by_role("list", name="Found messages").get_by_role("link")
     expect(found.locator("mark").first).to_have_text("quokkafruit")
@@ -298,6 +296,73 @@ def test_a_message_is_found_and_shown_in_its_branch(page: Page):
     assert page.url == address
     search.press("Escape")
     expect(found).to_have_count(0)
+
+
+def test_the_palette_finds_and_does(page: Page):
+    send(page, "Name one wallabyfern.")
+    wait_for_end(page)
+    address = page.url
+    page.keyboard.press("Control+Shift+o")
+    expect(page.locator("article")).to_have_count(0)
+
+    page.keyboard.press("Control+k")
+    field = page.get_by_role("combobox", name="Find and do")
+    expect(field).to_be_focused()
+    assert axe_faults(page) == []
+    field.press_sequentially("wallaby")
+    options = page.get_by_role("group", name="Messages").get_by_role("option")
+    expect(options).not_to_have_count(0)
+    field.press("ArrowUp")
+    expect(options.last).to_have_attribute("aria-selected", "true")
+    field.press("Enter")
+    wait_for_end(page)
+    assert page.url == address
+
+    page.keyboard.press("Control+k")
+    field.fill("pin this")
+    field.press("Enter")
+    expect(page.get_by_role("heading", name="Pinned")).to_be_visible()
+    page.keyboard.press("Control+/")
+    keys = page.get_by_role("dialog", name="Keys on the keyboard")
+    expect(keys).to_contain_text("Stop the answer")
+    assert axe_faults(page) == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("Shift+Escape")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_label("Edit the message")).to_have_value("Name one wallabyfern.")
+
+
+def test_the_language_is_chosen_and_kept(page: Page):
+    page.get_by_role("button", name="You and your conversations").click()
+    page.get_by_role("menuitem", name="Deutsch").click()
+
+    expect(page.get_by_role("button", name="Neue Unterhaltung", exact=True)).to_be_visible()
+    assert page.locator("html").get_attribute("lang") == "de"
+    page.reload()
+    send_field = page.get_by_label("Nachricht", exact=True)
+    send_field.fill("Nenne einen Fluss.")
+    send_field.press("Enter")
+    wait_for_end(page)
+    expect(page.locator(".receipt summary")).to_contain_text("aus dem Cache")
+
+
+def test_a_word_that_is_still_composed_is_not_sent(page: Page, context: BrowserContext):
+    field = page.get_by_label("Message", exact=True)
+    field.focus()
+    browser = context.new_cdp_session(page)
+
+    browser.send("Input.imeSetComposition", {"text": "に", "selectionStart": 1, "selectionEnd": 1})
+    browser.send(
+        "Input.dispatchKeyEvent",
+        {"type": "rawKeyDown", "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 229},
+    )
+    browser.send("Input.insertText", {"text": "日本"})
+
+    expect(field).to_have_value("日本")
+    expect(page.locator("article")).to_have_count(0)
+    field.press("Enter")
+    wait_for_end(page)
 
 
 def test_conversations_are_pinned_kept_warm_renamed_and_archived(page: Page):

@@ -35,6 +35,8 @@ export class Conversation {
   /** Something else is asked for in place of a message, and not accepted yet. */
   isBranching = $state(false);
   isSummarising = $state(false);
+  /** The message that is being changed. */
+  editing = $state<string | null>(null);
   /** The last attempt to send or load failed; in words, until the next attempt. */
   trouble = $state.raw<ApiError | null>(null);
 
@@ -83,8 +85,6 @@ export class Conversation {
   alternativesTo(message: MessageView): readonly string[] {
     return this.#alternatives.get(message.id) ?? [];
   }
-
-  // ---------------------------------------------------------------- what the user does
 
   /** Store `text` as the next message, making the conversation first where there is none. */
   async send(text: string): Promise<void> {
@@ -135,8 +135,7 @@ export class Conversation {
   }
 
   async #ask(question: Question): Promise<void> {
-    this.trouble = null;
-    await this.#link?.ask(question).catch((error: unknown) => this.#troubled(error));
+    await this.during(this.#link?.ask(question));
   }
 
   /** A new conversation of everything up to this message: its id, or null and `trouble`. */
@@ -155,18 +154,19 @@ export class Conversation {
   }
 
   async #made(asked: Promise<ConversationView>): Promise<string | null> {
+    let id: string | null = null;
+    await this.during(asked.then((made) => (id = made.id)));
+    return id;
+  }
+
+  /** Something else that is asked for here: if it fails, `trouble` says why. */
+  async during(asked: Promise<unknown> | undefined): Promise<void> {
     this.trouble = null;
-    try {
-      return (await asked).id;
-    } catch (error) {
-      this.#troubled(error);
-      return null;
-    }
+    await asked?.catch((error: unknown) => this.#troubled(error));
   }
 
   async stopSummary(): Promise<void> {
-    if (this.id === null) return;
-    await api.stopSummary(this.id).catch((error: unknown) => this.#troubled(error));
+    if (this.id !== null) await this.during(api.stopSummary(this.id));
   }
 
   /** Delete the message and all below it. Rejects with `ApiError`. */
@@ -288,6 +288,7 @@ export class Conversation {
     this.phase = phase;
     this.state = EMPTY;
     this.trouble = null;
+    this.editing = null;
     this.#frames = [];
   }
 

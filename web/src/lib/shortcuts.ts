@@ -11,7 +11,12 @@ export function sends(event: Key): boolean {
 }
 
 export function stops(event: Key): boolean {
-  return event.key === "Escape" && !composes(event);
+  return event.key === "Escape" && !event.shiftKey && !composes(event);
+}
+
+/** Shift and Escape: to the message field. */
+export function goesToField(event: Key): boolean {
+  return event.key === "Escape" && event.shiftKey && !composes(event);
 }
 
 /** Ctrl or Cmd with Shift and O: a new conversation. */
@@ -19,12 +24,17 @@ export function startsNew(event: Key): boolean {
   return event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey);
 }
 
-/** Ctrl or Cmd with K: look for something. */
-export function finds(event: Key): boolean {
+/** Ctrl or Cmd with K: find something, or do it. */
+export function opensPalette(event: Key): boolean {
   return event.key.toLowerCase() === "k" && !event.shiftKey && (event.ctrlKey || event.metaKey);
 }
 
+/** Ctrl or Cmd with the key that gives a slash, whatever else it needs on this keyboard. */
+export function opensKeys(event: Key): boolean {
+  return event.key === "/" && (event.ctrlKey || event.metaKey);
+}
+
 // Safari ends the composition before the key that ended it; 229 is what it says then.
-function composes(event: Key): boolean {
+export function composes(event: Key): boolean {
   return event.isComposing || event.keyCode === 229;
 }

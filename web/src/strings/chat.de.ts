@@ -57,6 +57,10 @@ const de: typeof en = {
   bringIn: "Unterhaltungen hereinholen …",
   takeOut: "Alle Unterhaltungen mitnehmen",
   signOut: "Abmelden",
+  findAndDo: "Finden und tun",
+  paletteKey: "Strg K",
+  dashboard: "Was der Cache bringt",
+  keys: "Tasten auf der Tastatur",
   importFile: "Datei mit Unterhaltungen",
   reading: (file) => `„${file}“ wird gelesen …`,
   cameIn: (conversations, messages) =>

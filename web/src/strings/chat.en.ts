@@ -55,6 +55,10 @@ export default {
   bringIn: "Bring conversations in…",
   takeOut: "Take all conversations out",
   signOut: "Sign out",
+  findAndDo: "Find and do",
+  paletteKey: "Ctrl K",
+  dashboard: "What the cache does",
+  keys: "Keys on the keyboard",
   importFile: "File of conversations",
   reading: (file: string) => `“${file}” is being read…`,
   cameIn: (conversations: string, messages: string) =>
