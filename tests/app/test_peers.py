@@ -5,6 +5,7 @@ On real sockets of a real server whose engine the tests hold in their hand.
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection
 
+from app.asgi import listener_for
 from app.events import TextDelta
 from app.frames import PROTOCOL, Hello, Welcome
 from app.routes import connection
@@ -47,6 +49,25 @@ def echo(house: Serving) -> Iterator[EchoEngine]:
     yield engine
     house.call(engine.release)
     house.until(lambda: house.service.supervisor.live_turns == 0)
+
+
+async def test_nothing_that_is_sent_waits_until_a_packet_is_full():
+    accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+    with listener_for("127.0.0.1") as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        async with await asyncio.start_server(
+            lambda _, writer: accepted.set_result(writer), sock=listener
+        ):
+            _, ours = await asyncio.open_connection("127.0.0.1", port)
+            theirs = await accepted
+            option = socket.IPPROTO_TCP, socket.TCP_NODELAY
+            is_set = theirs.get_extra_info("socket").getsockopt(*option)
+            for writer in (ours, theirs):
+                writer.close()
+                await writer.wait_closed()
+
+    assert is_set
 
 
 async def events_of(opened: ClientConnection) -> list[dict[str, Any]]:

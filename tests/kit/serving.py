@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.asgi import Server, compose, uvicorn_config
+from app.asgi import Server, compose, listener_for, uvicorn_config
 from app.db.revisions import migrate
 from app.ids import UserId, new_user_id
 from app.people.keys import NewKey
@@ -84,7 +84,7 @@ class Serving:
 @contextlib.contextmanager
 def serving(data_dir: Path, open_engine: OpenEngine, **settings: Any) -> Iterator[Serving]:
     """Up when this returns, drained and gone when the block ends."""
-    listener = socket.socket()
+    listener = listener_for("127.0.0.1")
     listener.bind(("127.0.0.1", 0))
     own = {"data_dir": data_dir, "api_key": KEY, "port": listener.getsockname()[1]}
     # Nobody waits for titles; who tests them asks for them.
