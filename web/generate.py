@@ -14,7 +14,7 @@ import msgspec
 from app.chat.chronicle import Figures, FiguresOverTime
 from app.chat.misses import MissPage
 from app.chat.overview import PrefixTree, SessionPage
-from app.frames import PROTOCOL, InwardFrame, OutwardFrame
+from app.frames import PROTOCOL, InwardFrame, OutwardFrame, StreamFrame
 from app.people.accounting import UsageSum, UserSums
 from app.people.accounts import AccountView
 from app.people.audit import AuditPage
@@ -74,8 +74,10 @@ def _current(name: str) -> str:
 
 
 def events() -> str:
-    """The socket's frames: one declaration for each struct and enum, then the two unions."""
-    (inward, outward), components = msgspec.json.schema_components([InwardFrame, OutwardFrame])
+    """The page's frames: one declaration for each struct and enum, then the unions of frames."""
+    (inward, outward, streamed), components = msgspec.json.schema_components(
+        [InwardFrame, OutwardFrame, StreamFrame]
+    )
     heard = _reached(inward, components)
     declarations = [
         _declared(name, schema, optional=name in heard)
@@ -84,6 +86,7 @@ def events() -> str:
     frames = [
         f"export type InwardFrame = {_type(inward)};\n",
         f"export type OutwardFrame = {_type(outward)};\n",
+        f"export type StreamFrame = {_type(streamed)};\n",
         f"export const PROTOCOL = {PROTOCOL};\n",
     ]
     return "\n".join([HEAD.format("app/frames.py"), *declarations, *frames])

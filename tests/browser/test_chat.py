@@ -543,9 +543,24 @@ def test_where_websockets_are_blocked_the_page_says_so_and_goes_on(
         page.get_by_text("a slower road is used instead").wait_for()
 
         send(page, "Are you there?")
-        said = wait_for_more(page, 0)
+        assert wait_for_more(page, 0)
         page.get_by_role("button", name="Stop").wait_for(state="detached")
         page.reload()
         page.get_by_text("Are you there?").first.wait_for()
+        page.get_by_text("a slower road is used instead").wait_for()
 
-    assert said
+        # Another such page hears of what is said here, and shows it.
+        other = context.new_page()
+        other.goto(page.url)
+        other.get_by_text("a slower road is used instead").wait_for()
+        wait_for_end(other)
+        send(page, "And now?")
+        for one in (other, page):
+            wait_for_end(one, answers=2)
+        assert answer(other) == answer(page)
+        with page.expect_request("**/api/pages/*/draft") as hint:
+            page.get_by_label("Message", exact=True).fill("What may be prepared")
+            page.get_by_role("switch", name="Prepare while I type").check()
+        assert hint.value.post_data_json["text"] == "What may be prepared"
+        choose(page, "Are you there?", "Pin")
+        expect(other.get_by_role("heading", name="Pinned")).to_be_visible()

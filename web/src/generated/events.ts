@@ -131,6 +131,13 @@ export interface MessagesDeleted {
 
 export type MissReason = "below_granularity" | "engine_restart" | "evicted_idle" | "evicted_pressure" | "evicted_quota" | "first_turn" | "input_changed" | "instructions_changed" | "model_changed" | "new_branch" | "template_changed";
 
+export interface PageOpened {
+  type: "page.opened";
+  page_id: string;
+  epoch: string;
+  user_id: string;
+}
+
 export interface PartAdded {
   type: "response.content_part.added";
   sequence_number: number;
@@ -211,6 +218,11 @@ export interface ResponseEnded {
 export interface ResponseInProgress {
   type: "response.in_progress";
   sequence_number: number;
+  response: ResponseView;
+}
+
+export interface ResponseStarted {
+  type: "response.started";
   response: ResponseView;
 }
 
@@ -381,5 +393,7 @@ export interface Welcome {
 export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | TurnEdit | TurnRegenerate | TurnContinue | LeafChoose | SummaryCreate | ResponseCancel | Presence | Draft;
 
 export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | LeafChosen | SummaryCreated | MessageAdded | MessagesDeleted | Event | Snapshot | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged | ErrorFrame;
+
+export type StreamFrame = PageOpened | ResponseStarted | MessageAdded | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged;
 
 export const PROTOCOL = 1;

@@ -3,7 +3,9 @@
 import type {
   CancelAccepted,
   ConversationView,
+  Draft,
   MessageView,
+  Presence,
   Problem,
   QuotaFault,
   ResponseView,
@@ -145,6 +147,9 @@ export const api = {
     call<ConversationView>("POST", `${conversationPath(id)}/summary`, again),
   stopSummary: (id: string) => call<null>("DELETE", `${conversationPath(id)}/summary`),
   prune: (id: string, messageId: string) => call<null>("DELETE", messagePath(id, messageId)),
+  /** What a page says that has no socket, under the name that its event stream gave it. */
+  hint: (pageId: string, { type, ...hint }: Draft | Presence) =>
+    call<null>("POST", `/api/pages/${encodeURIComponent(pageId)}/${type}`, hint),
   cancel: (responseId: string) =>
     call<Pick<CancelAccepted, "step">>(
       "POST",

@@ -122,9 +122,10 @@ export class Link {
     return answer;
   }
 
-  /** A hint, which nobody answers; where there is no socket it is not given. */
+  /** A hint, which nobody answers; where there is no connection it is not given. */
   tell(hint: Draft | Presence): void {
     if (this.#status === "online") this.#say(hint);
+    else this.#stream?.tell(hint);
   }
 
   /** Like `ask`, but asks again after a lost connection: for what the server does only once. */

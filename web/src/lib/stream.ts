@@ -1,23 +1,34 @@
-// The road where websockets are blocked: turns by POST, each live response as server-sent events.
-// Gives out the very frames that the socket would.
+// The road where websockets are blocked: turns by POST, and server-sent events, one stream for all that
+// changes and one for each live response on the screen. Gives out the very frames that the socket would.
 
-import type { Cursor, OutwardFrame } from "../generated/events";
+import type { Cursor, Draft, OutwardFrame, Presence, StreamFrame } from "../generated/events";
 import { type Accepted, type Again, ApiError, api, fetched } from "./api";
 import type { Question } from "./link";
 import { strings } from "../strings/chat";
 
 export class Stream {
   readonly #followed = new Map<string, AbortController>();
+  readonly #everything = new AbortController();
+  /** What the server calls this page; null until it has said so. */
+  #pageId: string | null = null;
+  #watched: string | null = null;
 
   constructor(
     private readonly hear: (frame: OutwardFrame) => void,
     private readonly lost: (error: unknown) => void,
-  ) {}
+  ) {
+    void this.#watchEverything();
+  }
+
+  /** A hint, which nobody answers. */
+  tell(hint: Draft | Presence): void {
+    if (this.#pageId !== null) void api.hint(this.#pageId, hint).catch(() => {});
+  }
 
   async ask(question: Question): Promise<OutwardFrame> {
     const request_id = "";
     if ("client_message_id" in question) {
-      return this.#accepted(question.conversation_id, await turn(question));
+      return this.#accepted(await turn(question));
     }
     switch (question.type) {
       case "leaf.choose": {
@@ -36,34 +47,59 @@ export class Stream {
         return { type: "response.cancel.accepted", request_id, response_id, step };
       }
       case "subscribe":
-        this.close();
+        this.#unfollow();
         for (const cursor of question.cursors ?? []) this.#follow(cursor);
+        this.#watched = question.conversation_id;
+        this.#tellIfSeen();
         return { ...question, type: "subscribed", request_id, leaf_id: null };
       case "unsubscribe":
-        this.close();
+        this.#unfollow();
+        this.#watched = null;
+        this.tell({ ...question, type: "presence", state: "closed" });
         return { ...question, type: "unsubscribed", request_id };
     }
   }
 
-  #accepted(conversationId: string, accepted: Accepted): OutwardFrame {
+  #accepted(accepted: Accepted): OutwardFrame {
     this.#follow({ response_id: accepted.response.id, after: -1, epoch: "" });
-    void this.#look(conversationId);
     return { type: "turn.accepted", request_id: "", ...accepted };
   }
 
-  /** What the socket would say of a conversation by itself: its new title, its new leaf. */
-  async #look(conversationId: string): Promise<void> {
+  close(): void {
+    this.#everything.abort();
+    this.#unfollow();
+  }
+
+  #unfollow(): void {
+    for (const controller of this.#followed.values()) controller.abort();
+    this.#followed.clear();
+  }
+
+  // A stream that ends has left something out, or its server goes: both are a new beginning.
+  async #watchEverything(): Promise<void> {
+    const { signal } = this.#everything;
     try {
-      const { conversation } = await api.conversation(conversationId);
-      this.hear({ type: "conversation.changed", conversation });
+      await this.#each<StreamFrame>("/api/events", signal, (frame) => this.#heard(frame));
+      if (!signal.aborted) this.lost(null);
     } catch (error) {
-      this.lost(error);
+      if (!signal.aborted) this.lost(error);
     }
   }
 
-  close(): void {
-    for (const controller of this.#followed.values()) controller.abort();
-    this.#followed.clear();
+  #heard(frame: StreamFrame): void {
+    if (frame.type === "page.opened") {
+      this.#pageId = frame.page_id;
+      this.#tellIfSeen();
+    } else if (frame.type === "response.started") {
+      const { id: response_id, conversation_id } = frame.response;
+      if (conversation_id === this.#watched) this.#follow({ response_id, after: -1, epoch: "" });
+    } else this.hear(frame);
+  }
+
+  #tellIfSeen(): void {
+    if (this.#watched === null) return;
+    const state = document.hidden ? "hidden" : "open";
+    this.tell({ type: "presence", conversation_id: this.#watched, state });
   }
 
   #follow(cursor: Cursor): void {
@@ -80,6 +116,10 @@ export class Stream {
   async #read({ response_id, after, epoch }: Cursor, signal: AbortSignal): Promise<void> {
     const query = new URLSearchParams({ after: String(after), ...(epoch ? { epoch } : {}) });
     const path = `/api/responses/${encodeURIComponent(response_id)}/events?${query}`;
+    await this.#each<OutwardFrame>(path, signal, this.hear);
+  }
+
+  async #each<T>(path: string, signal: AbortSignal, hear: (frame: T) => void): Promise<void> {
     const { body } = await fetched(path, { signal, headers: { accept: "text/event-stream" } });
     if (!body) throw new ApiError("unreached", strings.emptyStream);
     const split = splitter();
@@ -87,7 +127,7 @@ export class Stream {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
-      for (const data of split(value)) this.hear(JSON.parse(data) as OutwardFrame);
+      for (const data of split(value)) hear(JSON.parse(data) as T);
     }
   }
 }
