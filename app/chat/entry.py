@@ -16,6 +16,7 @@ from app.chat.ledger import (
     Entry,
     Node,
     StoredResponse,
+    Tools,
 )
 from app.chat.prompt import Prompt
 from app.chat.recall import path_digest
@@ -78,6 +79,9 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     cache: CacheAsked = CacheAsked()
     format: AnswerFormat | None = None
+    tools: Tools | None = None
+    results: tuple[str, ...] = ()
+    """What the first messages are the outputs of: calls of the reply that they are said below."""
     generate: bool = True
     """False: a warm-up. The messages are stored and their KV is computed; nothing is answered."""
     store: bool = True
@@ -174,6 +178,7 @@ def _asked(considered: Considered, inputs: tuple[Node, ...]) -> Asked:
         in_conversation=request.act is Act.APPEND,
         boot_id=considered.card.boot_id,
         format=request.format,
+        tools=request.tools,
     )
 
 
@@ -320,4 +325,5 @@ def make_job(entry: Entry, request: TurnRequest, prompt: Prompt) -> Job:
 
 
 def _grammar(entry: Entry, request: TurnRequest) -> Grammar | None:
-    return None if request.format is None else request.format.grammar(entry.response.user_id)
+    asked = request.format or request.tools
+    return None if asked is None else asked.grammar(entry.response.user_id)

@@ -8,9 +8,11 @@ ledgers' queries (law 19).
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import TypeGuard
 
 import msgspec
 
+from app.chat.calls import calls_of, in_order
 from app.chat.entry import Considered, TurnRequest, make_ask, make_entry, make_job
 from app.chat.heads import Heads
 from app.chat.holds import Holds, Wished
@@ -28,6 +30,7 @@ from app.chat.prompt import (
     instructions_head,
     library_head,
     library_key,
+    tools_head,
 )
 from app.chat.recall import Recall
 from app.chat.shortening import Shortening
@@ -79,7 +82,11 @@ class Intake:
         if isinstance(looked, Acceptance):
             return looked
         if request.format is not None:
-            await self._make_ready(request.format.grammar(user_id))
+            await self._make_ready(request.format.grammar(user_id), "format")
+        if request.tools is not None:
+            await self._make_ready(request.tools.grammar(user_id), "tools")
+        if request.results:
+            request = await self._in_order_of_calls(request, looked)
         card, wanted, rendered = await self._wanted(user_id, request, looked, guess)
         found = await self._found(request, wanted)
         carried = 0
@@ -161,11 +168,23 @@ class Intake:
         wanted = Wanted(user_id=user_id, branch=branch, head=head, new=new)
         return card, wanted, rendered
 
-    async def _make_ready(self, grammar: Grammar) -> None:
+    async def _make_ready(self, grammar: Grammar, field: str) -> None:
         """Raises `InvalidRequest` in the words of its fault, while nothing is stored."""
         nothing = RenderRequest(messages=(), seam=Seam.CLOSED, opens_reply=False, grammar=grammar)
-        async with engine_errors():
+        async with engine_errors(field):
             await self._engine.render(nothing)
+
+    async def _in_order_of_calls(self, request: TurnRequest, branch: Branch) -> TurnRequest:
+        """What functions gave, as the reply before it called them. Raises `InvalidRequest`."""
+        async with engine_errors():
+            form = (await self._engine.info()).template.calls
+        last = branch.said[-1] if branch.said else None
+        called = calls_of(last.id, last.text, form) if form and _is_reply(last) else []
+        count = len(request.results)
+        given = in_order(request.messages[:count], request.results, called, "input")
+        return msgspec.structs.replace(
+            request, messages=(*given, *request.messages[count:]), results=()
+        )
 
     async def _branch(self, user_id: UserId, request: TurnRequest) -> Branch | Acceptance:
         branch: Branch | Acceptance
@@ -225,6 +244,11 @@ class Intake:
         self, card: ModelCard, user_id: UserId, request: TurnRequest, branch: Branch
     ) -> HeadText:
         """Who may not read what it would say gets no head, so there is nothing to match."""
+        if request.tools is not None:
+            if branch.reads and not request.instructions:
+                words = "Functions cannot be declared under a persona."
+                raise InvalidRequest(words, code="unsupported_parameter", field="tools")
+            return tools_head(request.tools.functions, request.instructions)
         if request.instructions:
             return instructions_head(request.instructions)
         if branch.reads:
@@ -259,8 +283,12 @@ def _in_session_of(found: Branch, branch: Branch, request: TurnRequest) -> Branc
     return msgspec.structs.replace(branch, session_id=found.session_id)
 
 
+def _is_reply(node: Node | None) -> TypeGuard[Node]:
+    return node is not None and node.role is Role.ASSISTANT
+
+
 @asynccontextmanager
-async def engine_errors() -> AsyncIterator[None]:
+async def engine_errors(schema_field: str = "format") -> AsyncIterator[None]:
     """What the engine raises, in the app's words."""
     try:
         yield
@@ -268,7 +296,7 @@ async def engine_errors() -> AsyncIterator[None]:
         raise InvalidRequest(
             f"This schema cannot be followed: {error.message}.",
             code="invalid_json_schema",
-            field="format",
+            field=schema_field,
         ) from error
     except Refused as refused:
         raise InvalidRequest(refused.message, field="input") from refused
@@ -280,13 +308,13 @@ def _check_something_to_do(request: TurnRequest, branch: Branch) -> None:
     """Without a new message a turn answers the user's last one, or warms what is there."""
     said = branch.said
     if request.generate:
-        if not said or said[-1].role is not Role.USER:
+        if not said or said[-1].role not in (Role.USER, Role.TOOL):
             raise InvalidRequest(
                 "There is nothing to answer: without a message in `input` the previous response"
                 " must be a warm-up that ended with a user's message.",
                 field="input",
             )
-    elif not (said or request.instructions or branch.reads):
+    elif not (said or request.instructions or request.tools or branch.reads):
         raise InvalidRequest(
             "There is nothing to warm up: give instructions, a message or a previous response.",
             field="input",

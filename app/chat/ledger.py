@@ -16,7 +16,17 @@ from app.db.types import Origin, VersionRef
 from app.events import ConversationView, MessageView, ResponseView
 from app.ids import ConversationId, MessageId, ResponseId, UserId
 from app.people.usage import Ask, Cost
-from engine.api import JsonGrammar, Limits, OwnerId, Role, Sampling, Seam
+from engine.api import (
+    CallForm,
+    CallGrammar,
+    Function,
+    JsonGrammar,
+    Limits,
+    OwnerId,
+    Role,
+    Sampling,
+    Seam,
+)
 
 ANY_OBJECT = '{"type": "object"}'
 
@@ -107,6 +117,38 @@ class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Choice(enum.StrEnum):
+    """Whether an answer calls."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer may call, and in which form it does."""
+
+    functions: tuple[Function, ...]
+    form: CallForm
+    choice: Choice = Choice.AUTO
+    named: str | None = None
+    """The one function that is to be called."""
+    parallel: bool = True
+
+    def grammar(self, user_id: UserId) -> CallGrammar:
+        """All functions are declared to the model, whichever of them may be called this time."""
+        return CallGrammar(
+            owner_id=OwnerId(user_id),
+            form=self.form,
+            functions=tuple(one for one in self.functions if self._allows(one)),
+            required=self.choice is Choice.REQUIRED,
+            several=self.parallel and self.named is None,
+        )
+
+    def _allows(self, function: Function) -> bool:
+        return self.choice is not Choice.NONE and self.named in (None, function.name)
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What a response keeps of the request that made it."""
 
@@ -125,6 +167,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     in_conversation: bool = False
     """Whether it named its conversation, and not a response or nothing."""
     format: AnswerFormat | None = None
+    tools: Tools | None = None
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):

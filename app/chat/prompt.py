@@ -26,6 +26,7 @@ from engine.api import (
     OPERATOR_SCOPE,
     CacheSource,
     Engine,
+    Function,
     History,
     Message,
     ModelCard,
@@ -51,6 +52,8 @@ class HeadText(msgspec.Struct, frozen=True, kw_only=True):
     """The library's, each in a scope of its own."""
     own: tuple[Message, ...] = ()
     """The caller's, in the caller's scope."""
+    tools: tuple[Function, ...] = ()
+    """Declared before all else, in the caller's scope too: only a head tells of them."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -112,9 +115,19 @@ def library_key(refs: Iterable[VersionRef]) -> str:
 
 def instructions_head(instructions: str) -> HeadText:
     """A caller's own instructions, in the caller's scope."""
-    digest = hashlib.sha256(instructions.encode()).hexdigest()
     own = (Message(role=Role.SYSTEM, text=instructions),)
-    return HeadText(key=f"instructions:{digest}", own=own)
+    return HeadText(key=f"instructions:{_digest(instructions)}", own=own)
+
+
+def tools_head(tools: tuple[Function, ...], instructions: str | None) -> HeadText:
+    """What may be called, and the caller's own instructions if there are any."""
+    head = instructions_head(instructions) if instructions else HeadText(key="")
+    told = msgspec.json.encode(tools).decode()
+    return msgspec.structs.replace(head, key=f"tools:{_digest(told)} {head.key}", tools=tools)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def bare_head(first: Role) -> HeadText:
@@ -135,7 +148,8 @@ class Prompts:
         self, card: ModelCard, wanted: Wanted, rendered: Rendered | None = None
     ) -> Prompt:
         """`rendered`: by `ahead`, for the same branch and messages. Raises as `Engine.render` does."""
-        if not wanted.branch.said and not wanted.head.messages:
+        is_bare = not wanted.head.messages and not wanted.head.tools
+        if not wanted.branch.said and is_bare:
             return await self._whole(card, wanted)
         if not _goes_on(card, wanted.branch):
             return await self._whole(card, wanted)
@@ -191,17 +205,19 @@ class Prompts:
         return _prompt(wanted, headed, path, (slices, glue))
 
     async def _whole(self, card: ModelCard, wanted: Wanted) -> Prompt:
-        heading = wanted.head.messages
+        # A head with functions is rendered alone: whoever declares others changes nothing else.
+        apart = await self._render_head(wanted) if wanted.head.tools else None
+        heading = () if apart else wanted.head.messages
         told = tuple(Message(role=node.role, text=node.text) for node in wanted.branch.said)
         rendered = await self._engine.render(
             RenderRequest(
                 messages=(*heading, *told, *wanted.new.messages),
-                seam=Seam.START,
+                seam=Seam.CLOSED if apart else Seam.START,
                 opens_reply=wanted.new.opens_reply,
             )
         )
-        headed = _headed(wanted.head, rendered)
-        end = len(headed.head.token_ids)
+        headed = _zoned(wanted.head, apart) if apart else _headed(wanted.head, rendered)
+        end = 0 if apart else len(headed.head.token_ids)
         slices, glue = _slices(rendered, end, new=bool(wanted.new.messages))
         border = len(heading) + len(told)
         path = wanted.branch.path
@@ -233,9 +249,11 @@ class Prompts:
 
     async def _render_head(self, wanted: Wanted) -> Head:
         # An opening is found before any message of the role; its text does not matter.
-        said = wanted.branch.said
-        probe = (Message(role=said[0].role, text="."),) if said else ()
-        rendered = await self._engine.render(_beginning(wanted.head.messages or probe))
+        said, tools = wanted.branch.said, wanted.head.tools
+        first = Role.USER if tools else said[0].role if said else None
+        probe = () if first is None else (Message(role=first, text="."),)
+        beginning = _beginning(wanted.head.messages or probe)
+        rendered = await self._engine.render(msgspec.structs.replace(beginning, tools=tools))
         return _headed(wanted.head, rendered).head
 
 
@@ -290,7 +308,9 @@ def _rendered_anew(
 
 def _headed(text: HeadText, rendered: Rendered) -> Headed:
     end = rendered.ends[len(text.messages) - 1] if text.messages else rendered.opening_end
-    head = Head(key=text.key, token_ids=rendered.token_ids[:end], opening_end=rendered.opening_end)
+    # What is declared is the caller's text, and the opening tells of it.
+    opening_end = 0 if text.tools else rendered.opening_end
+    head = Head(key=text.key, token_ids=rendered.token_ids[:end], opening_end=opening_end)
     counts = accumulate(len(part.compiled.messages) for part in text.parts)
     return _with_zones(text, head, [rendered.ends[count - 1] for count in counts])
 

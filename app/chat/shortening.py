@@ -116,7 +116,7 @@ class Shortening:
         """What is kept of the path; its first turn begins behind the head now, not behind a reply."""
         opening, rest = nodes[: kept.opening], nodes[kept.start :]
         if rest and card.template.stability is not Stability.UNSTABLE:
-            is_first = not opening and not wanted.head.messages
+            is_first = not (opening or wanted.head.messages or wanted.head.tools)
             rest = (await self._at_the_beginning(rest[0], is_first=is_first), *rest[1:])
         return msgspec.structs.replace(wanted.branch, path=(*opening, *rest), last=None)
 

@@ -235,7 +235,7 @@ class Turn:
         if self.response.reply_id is not None:
             self.log.write(event.text)
         if event.reason in (FinishReason.REFUSED, FinishReason.FAILED):
-            return self._failed(_problem(event.refusal), event)
+            return self._failed(self._problem(event.refusal), event)
         return self._outcome(*self._ending(event.reason), event)
 
     def _ending(self, reason: FinishReason) -> End:
@@ -246,6 +246,12 @@ class Turn:
         if reason is FinishReason.LENGTH and self.response.reply_id is not None:
             return ResponseStatus.INCOMPLETE, "max_output_tokens"
         return ResponseStatus.COMPLETED, None
+
+    def _problem(self, refusal: Refusal | None) -> Problem:
+        problem = _problem(refusal)
+        if problem.field == "format" and self.response.asked.tools:
+            return msgspec.structs.replace(problem, field="tools")
+        return problem
 
     def _failed(self, problem: Problem, event: Finished | None = None) -> Outcome:
         outcome = self._outcome(ResponseStatus.FAILED, None, event)

@@ -17,6 +17,7 @@ from engine.api import (
     CachedBySource,
     CacheEvent,
     CacheSnapshot,
+    CallForm,
     Cancelled,
     Delta,
     Finished,
@@ -54,7 +55,8 @@ from engine.errors import EngineClosed
 from engine.figures import BlockCounts, CacheChange, PrefixNode, SessionView
 from engine.parts import CoreConfig
 
-BOS, END, OPEN = 1, 2, {Role.SYSTEM: 3, Role.USER: 4, Role.ASSISTANT: 5}
+BOS, END = 1, 2
+OPEN = {Role.SYSTEM: 3, Role.USER: 4, Role.ASSISTANT: 5, Role.TOOL: 6}
 FIRST_CHARACTER = 16
 REPLY_TOKENS = 8
 
@@ -73,6 +75,12 @@ CARD = ModelCard(
     vocabulary_tokens=1_114_112 + FIRST_CHARACTER,
     eos_token_ids=(END,),
     template=TemplateFinding(stability=Stability.STABLE),
+)
+CALL_FORM = CallForm(
+    opening='<tool_call>\n{"name": "',
+    middle='", "arguments": ',
+    closing="}\n</tool_call>",
+    separator="\n",
 )
 
 
@@ -159,13 +167,16 @@ class EchoEngine:
         self.rendered.append(request)
         opening = {Seam.START: (BOS,), Seam.CLOSED: (), Seam.STOPPED: (), Seam.CUT: (END,)}
         ids = list(opening[request.seam])
+        for function in request.tools:
+            ids += [OPEN[Role.SYSTEM], *ids_of(function.name + function.parameters), END]
+        opened = len(ids)
         ends = []
         for message in request.messages:
             ids += [OPEN[message.role], *(FIRST_CHARACTER + ord(c) for c in message.text), END]
             ends.append(len(ids))
         if request.opens_reply:
             ids.append(OPEN[Role.ASSISTANT])
-        opening_end = 1 if request.seam is Seam.START else 0
+        opening_end = opened if request.seam is Seam.START else 0
         return Rendered(token_ids=tuple(ids), ends=tuple(ends), opening_end=opening_end)
 
     async def generate(self, job: Job) -> AsyncGenerator[JobEvent, None]:
@@ -402,6 +413,12 @@ def a_config(card: ModelCard) -> CoreConfig:
         boot_id=card.boot_id,
         vocabulary_tokens=card.vocabulary_tokens,
     )
+
+
+def with_calls() -> ModelCard:
+    """Of a model whose template writes calls between marks."""
+    template = TemplateFinding(stability=Stability.STABLE, calls=CALL_FORM)
+    return msgspec.structs.replace(CARD, template=template)
 
 
 def with_template(stable: bool) -> ModelCard:
