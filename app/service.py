@@ -117,6 +117,7 @@ class Service:
         await check_revision(self.settings.database_url)
         async with contextlib.aclosing(self.db), contextlib.aclosing(self.oidc):
             await self._let_in_the_first()
+            await self.logins.recall()
             await self.library.ensure_default()
             async with (
                 self.rights.running(),

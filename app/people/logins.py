@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database
-from app.db.models import Login, User
-from app.db.types import AccountRole, AuditAct
+from app.db.models import AuditEntry, Login, User
+from app.db.types import AccountRole, AuditAct, utc_now
 from app.errors import Forbidden, NotFound, TooMany, Unauthenticated
 from app.ids import LoginId, UserId, new_login_id
 from app.people.accounts import (
@@ -26,7 +26,7 @@ from app.people.accounts import (
     spelled,
 )
 from app.people.audit import note, note_failure
-from app.people.throttle import Claim, Throttle
+from app.people.throttle import FORGET_S, Claim, Throttle
 
 IDLE = timedelta(days=14)
 """A login that is not used for so long ends."""
@@ -68,9 +68,7 @@ class Logins:
 
     async def login(self, email: str, password: str, *, user_agent: str, address: str) -> SignedIn:
         """Raises `Unauthenticated`, the same whoever it is, or `TooMany` with a time to wait."""
-        account = spelled(email)[:LONGEST_EMAIL]
-        pair = Claim(key=(account, address), free=5)
-        wider = Claim(key=address, free=30), Claim(key=account, free=100)
+        pair, *wider = _claims(spelled(email)[:LONGEST_EMAIL], address)
         try:
             self._throttle.attempt(pair, *wider)
         except TooMany:
@@ -87,6 +85,38 @@ class Logins:
         self._throttle.forget(pair)
         self._throttle.forgive(*wider)
         return await self._by_password(user, password, user_agent)
+
+    async def recall(self) -> None:
+        """A restart lets nobody guess anew: what failed of late is in the audit log."""
+        now = utc_now()
+        since = now - timedelta(seconds=FORGET_S)
+        signed_in = (
+            select(Login.user_id, func.max(Login.created_at).label("at"))
+            .group_by(Login.user_id)
+            .subquery()
+        )
+        query = (
+            select(AuditEntry.at, AuditEntry.details, User.id, User.email, signed_in.c.at)
+            .outerjoin(User, User.id == AuditEntry.subject_id)
+            .outerjoin(signed_in, signed_in.c.user_id == User.id)
+            .where(AuditEntry.act == AuditAct.LOGIN_FAILED, AuditEntry.at > since)
+            .order_by(AuditEntry.at, AuditEntry.id)
+        )
+        async with self._db.read() as session:
+            failed = (await session.execute(query)).all()
+        for at, details, user_id, email, came_in_at in failed:
+            ago_s = (now - at).total_seconds()
+            address = details.get("address")
+            claims: tuple[Claim, ...]
+            if email is None:
+                claims = () if address is None else (_by_address(address),)
+            elif address is None:
+                claims = (_confirmation(user_id),)
+            else:
+                pair, *wider = _claims(email, address)
+                is_over = came_in_at is not None and came_in_at > at
+                claims = tuple(wider) if is_over else (pair, *wider)
+            self._throttle.recall(ago_s, *claims)
 
     async def resolve(self, token: str) -> Principal:
         """Whose login this is; being used keeps it alive. Raises `Unauthenticated`."""
@@ -150,7 +180,7 @@ class Logins:
 
     async def confirm(self, principal: Principal, password: str) -> str:
         """Ask for the password again; its hash. Raises `Forbidden`, or `TooMany` with a wait."""
-        claim = Claim(key=principal.user_id, free=5)
+        claim = _confirmation(principal.user_id)
         self._throttle.attempt(claim)
         async with self._db.read() as session:
             user = await session.get(User, principal.user_id)
@@ -237,6 +267,20 @@ class Logins:
         async with self._db.begin() as session:
             query = update(Login).where(Login.id == login.id)
             await session.execute(query.values(last_seen_at=now, expires_at=expires_at))
+
+
+def _claims(account: str, address: str) -> tuple[Claim, Claim, Claim]:
+    """Guesses of one visitor at one account; of a visitor; at an account."""
+    pair = Claim(key=(account, address), free=5)
+    return pair, _by_address(address), Claim(key=account, free=100)
+
+
+def _by_address(address: str) -> Claim:
+    return Claim(key=address, free=30)
+
+
+def _confirmation(user_id: UserId) -> Claim:
+    return Claim(key=user_id, free=5)
 
 
 def _alive(now: datetime) -> tuple[ColumnElement[bool], ...]:

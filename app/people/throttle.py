@@ -1,7 +1,8 @@
 """Log-in attempts, counted in memory: some are free, then each has to wait longer.
 
 An attempt counts when it starts and is taken back when it succeeds, so a volley sent at once gains
-nothing. Bounded: whoever has been quiet the longest is forgotten first.
+nothing. Bounded: whoever has been quiet the longest is forgotten first. Whoever keeps what is told
+here elsewhere can have it counted again after a restart.
 """
 
 import time
@@ -12,7 +13,7 @@ import msgspec
 
 from app.errors import TooMany
 
-_FORGET_S = 3600.0
+FORGET_S = 3600.0
 _LONGEST_WAIT_S = 900.0
 _BOUND = 10_000
 
@@ -48,6 +49,11 @@ class Throttle:
         for claim in claims:
             self._count(claim.key, now)
 
+    def recall(self, ago_s: float, *claims: Claim) -> None:
+        """Count an attempt of a former life; the oldest first."""
+        for claim in claims:
+            self._count(claim.key, self._clock() - ago_s)
+
     def is_news(self, *claims: Claim) -> bool:
         """Whether this is the first time since the last attempt that one had to wait for these."""
         counts = [self._counts[one.key] for one in claims if one.key in self._counts]
@@ -68,7 +74,7 @@ class Throttle:
 
     def _wait_s(self, claim: Claim, now: float) -> float:
         count = self._counts.get(claim.key)
-        if count is None or now - count.last_s > _FORGET_S:
+        if count is None or now - count.last_s > FORGET_S:
             return 0.0
         excess = count.attempts - claim.free
         if excess < 0:
@@ -78,7 +84,7 @@ class Throttle:
 
     def _count(self, key: Hashable, now: float) -> None:
         count = self._counts.pop(key, None)
-        if count is None or now - count.last_s > _FORGET_S:
+        if count is None or now - count.last_s > FORGET_S:
             count = _Count(attempts=0, last_s=now)
         count.attempts += 1
         count.last_s = now

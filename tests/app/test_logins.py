@@ -9,7 +9,7 @@ from argon2 import PasswordHasher
 
 from app.db.base import Database
 from app.db.models import Login, User
-from app.db.types import AccountRole
+from app.db.types import AccountRole, utc_now
 from app.errors import Forbidden, InvalidRequest, NotFound, TooMany, Unauthenticated
 from app.ids import LoginId
 from app.people.accounts import Accounts
@@ -217,6 +217,48 @@ async def test_a_volley_of_guesses_sent_at_once_gains_nothing(accounts: Accounts
 
     assert sum(isinstance(result, Unauthenticated) for result in results) == 5
     assert sum(isinstance(result, TooMany) for result in results) == 35
+
+
+async def test_a_restart_does_not_let_anybody_guess_anew(
+    db: Database, accounts: Accounts, logins: Logins, clock: Clock
+):
+    await make_ada(accounts)
+    here = (await logins.login(ADA, PASSWORD, **WHERE)).principal
+    for number in range(12):
+        for email in (ADA, f"nobody{number}@example.org", "nobody@example.org"):
+            clock.now += timedelta(minutes=15)
+            with pytest.raises(Unauthenticated):
+                await logins.login(email, "guess guess", **WHERE)
+        with pytest.raises(Forbidden):
+            await logins.confirm(here, "guess guess")
+
+    again = Logins(db, accounts, throttle=Throttle(clock.seconds))
+    await again.recall()
+
+    for email in (ADA, "eve@example.org"):
+        with pytest.raises(TooMany):
+            await again.login(email, PASSWORD, **WHERE)
+    with pytest.raises(TooMany):
+        await again.confirm(here, PASSWORD)
+    await again.login(ADA, PASSWORD, user_agent="test", address="192.0.2.2")
+
+
+async def test_what_failed_before_one_came_in_is_forgotten_by_a_restart_as_well(
+    db: Database, accounts: Accounts, logins: Logins, clock: Clock
+):
+    await make_ada(accounts)
+    for _ in range(4):
+        with pytest.raises(Unauthenticated):
+            await logins.login(ADA, "guess guess", **WHERE)
+    clock.now = utc_now() + timedelta(minutes=1)
+    await logins.login(ADA, PASSWORD, **WHERE)
+
+    again = Logins(db, accounts, throttle=Throttle(clock.seconds))
+    await again.recall()
+
+    for _ in range(4):
+        with pytest.raises(Unauthenticated):
+            await again.login(ADA, "guess guess", **WHERE)
 
 
 async def test_guesses_from_elsewhere_do_not_lock_the_owner_out(accounts: Accounts, logins: Logins):
