@@ -86,6 +86,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Guess(msgspec.Struct, frozen=True, kw_only=True):
     """New messages as ids behind a path that is not looked up yet, if it ends in this seam."""
 
+    new: NewMessages
     seam: Seam
     rendered: Rendered
 
@@ -165,7 +166,7 @@ class Prompts:
             return None
         request = RenderRequest(messages=new.messages, seam=seam, opens_reply=new.opens_reply)
         try:
-            return Guess(seam=seam, rendered=await self._engine.render(request))
+            return Guess(new=new, seam=seam, rendered=await self._engine.render(request))
         except EngineError:
             return None  # whoever renders it in earnest is told
 
@@ -175,7 +176,7 @@ class Prompts:
         """The new messages as ids, where those do not depend on what stands before the path."""
         if not branch.said or not _goes_on(card, branch) or _is_opened(branch, new):
             return None
-        if guess is not None and guess.seam is _seam(branch):
+        if guess is not None and (guess.new, guess.seam) == (new, _seam(branch)):
             return guess.rendered
         return await self._render(branch, new)
 

@@ -5,9 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.chat.entry import TurnRequest
 from app.chat.library import DEFAULT_PERSONA
 from app.db.base import Database
-from app.ids import ConversationId
+from app.db.models import Message as MessageRow
+from app.ids import ConversationId, MessageId
 from app.people.accounts import Principal
 from engine.api import (
     OPERATOR_SCOPE,
@@ -30,6 +32,7 @@ from tests.kit.echo import (
     FIRST_CHARACTER,
     OPEN,
     EchoEngine,
+    ids_of,
     text_of,
     with_template,
 )
@@ -55,6 +58,50 @@ async def test_only_the_new_message_is_rendered(db: Database):
         ["three"],
     ]
     assert [turn.seam for turn in turns] == [Seam.CLOSED, Seam.STOPPED, Seam.STOPPED]
+
+
+async def test_03_what_is_rendered_before_the_look_is_what_is_rendered_after_it(db: Database):
+    """Behind a message that was gone on from before, and only where it ends as it did then."""
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation_id = await a_conversation(domain, ann)
+        first = await domain.say(ann, conversation_id, "one")
+        leaf_id = first.response.message_id
+        for text in (texts := ("two", "three", "four")):
+            if text == "four":
+                await cut(db, leaf_id)
+            accepted = await domain.supervisor.create(ann, below(conversation_id, leaf_id, text))
+            await domain.ended(ann, accepted.response)
+
+    told = [request for request in engine.rendered if request.seam is not Seam.START]
+    assert [(request.messages[0].text, request.seam) for request in told] == [
+        ("one", Seam.CLOSED),
+        ("two", Seam.STOPPED),
+        ("three", Seam.STOPPED),  # before the look
+        ("four", Seam.STOPPED),  # before it, and in vain
+        ("four", Seam.CUT),
+    ]
+    said = {text: (OPEN[Role.USER], *ids_of(text), END, OPEN[Role.ASSISTANT]) for text in texts}
+    _, _, three, four = (job.token_ids for job in engine.jobs)
+    assert three[-len(said["three"]) :] == said["three"]
+    assert four[-len(said["four"]) - 1 :] == (END, *said["four"]), "the cut answer is closed"
+    assert four[-len(said["four"]) - 2] != END, "and only once"
+
+
+def below(conversation_id: ConversationId, parent_id: MessageId, text: str) -> TurnRequest:
+    return TurnRequest(
+        conversation_id=conversation_id,
+        message_id=parent_id,
+        messages=(Message(role=Role.USER, text=text),),
+    )
+
+
+async def cut(db: Database, message_id: MessageId) -> None:
+    """As if the answer had ended without its end-of-turn token."""
+    async with db.begin() as session:
+        row = await session.get_one(MessageRow, message_id)
+        row.seam, row.token_ids = Seam.CUT, row.token_ids[:-1]
 
 
 async def test_a_personas_head_is_rendered_once_for_all(db: Database):
