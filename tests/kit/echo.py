@@ -140,6 +140,11 @@ class EchoEngine:
         """Let each job do `after_beats` beats in all, then wait."""
         self._allowed = after_beats
 
+    def extend(self, after_beats: int) -> None:
+        """As `hold`; those that wait go on to there."""
+        self._allowed = after_beats
+        self._wake()
+
     def release(self) -> None:
         """Let all jobs run to their ends."""
         self._allowed = None

@@ -65,6 +65,7 @@ export interface Listener {
 const SIGNED_OUT = 4401;
 const RESTARTING = 1012;
 const REFUSALS = 2;
+const PATIENT_ATTEMPTS = 12;
 const TRY_AGAIN_MS = 60_000;
 const LOST = () => new ApiError("unreached", strings.lost);
 
@@ -225,9 +226,14 @@ export class Link {
     } catch (error) {
       // Without a login the page leaves this link by itself.
       if (error instanceof ApiError && error.status === 401) return;
-      const isStarting = error instanceof ApiError && error.status === 503;
-      if (!this.#stream) this.#become(isStarting ? "restarting" : "offline");
+      if (!this.#stream) this.#become(this.#isComingBack(error) ? "restarting" : "offline");
     }
+  }
+
+  // A server that said so is believed for a while; and it says so itself while it starts.
+  #isComingBack(error: unknown): boolean {
+    if (error instanceof ApiError && error.status === 503) return true;
+    return this.#status === "restarting" && this.#attempt < PATIENT_ATTEMPTS;
   }
 
   #fallBack(): void {

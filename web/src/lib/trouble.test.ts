@@ -41,7 +41,7 @@ describe("what went wrong", () => {
     const said = words(fault({ code: "quota_exceeded", quota }));
 
     expect(said).toMatch(
-      /^Your 1,200 messages of today are used up\. There is room again from .+2026/,
+      /^Today’s quota of messages is used up \(1,200 a day\)\. There is room again from .+2026/,
     );
     expect(told(fault({ quota }), true).way).toBeNull();
   });

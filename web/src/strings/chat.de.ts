@@ -164,8 +164,10 @@ const de: typeof en = {
   },
   quotas: {
     named: {
-      requests_per_day: (allowed) => `Deine ${allowed} Nachrichten von heute sind verbraucht.`,
-      tokens_per_day: (allowed) => `Von deinen ${allowed} Token am Tag sind dafür zu wenige übrig.`,
+      requests_per_day: (allowed) =>
+        `Das heutige Kontingent an Nachrichten ist verbraucht (${allowed} am Tag).`,
+      tokens_per_day: (allowed) =>
+        `Vom heutigen Kontingent an Token ist dafür zu wenig übrig (${allowed} am Tag).`,
       generations: (allowed) =>
         `Es werden schon ${allowed} deiner Antworten geschrieben; mehr zugleich geht nicht. Warte auf eine oder halte sie an.`,
       sockets: (allowed) => `Du hast ${allowed} Seiten offen; mehr geht nicht. Schließ eine.`,

@@ -163,9 +163,10 @@ export default {
   },
   quotas: {
     named: {
-      requests_per_day: (allowed: string) => `Your ${allowed} messages of today are used up.`,
+      requests_per_day: (allowed: string) =>
+        `Today’s quota of messages is used up (${allowed} a day).`,
       tokens_per_day: (allowed: string) =>
-        `Of your ${allowed} tokens a day too few are left for this.`,
+        `Today’s quota of tokens has too few left for this (${allowed} a day).`,
       generations: (allowed: string) =>
         `${allowed} of your answers are being written, and more at once are not allowed. Wait for one, or stop it.`,
       sockets: (allowed: string) =>
