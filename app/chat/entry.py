@@ -13,6 +13,7 @@ from app.chat.ledger import (
     Asked,
     Branch,
     CacheAsked,
+    Compared,
     Entry,
     Node,
     StoredResponse,
@@ -105,6 +106,7 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
     card: ModelCard
     epoch: str
     """Of the log that will tell the response's life."""
+    compared: Compared | None = None
 
 
 def make_entry(considered: Considered) -> Entry:
@@ -179,6 +181,7 @@ def _asked(considered: Considered, inputs: tuple[Node, ...]) -> Asked:
         boot_id=considered.card.boot_id,
         format=request.format,
         tools=request.tools,
+        compared=considered.compared,
     )
 
 

@@ -13,10 +13,11 @@ from typing import TypeGuard
 import msgspec
 
 from app.chat.calls import calls_of, in_order
+from app.chat.comparison import compare
 from app.chat.entry import Considered, TurnRequest, make_ask, make_entry, make_job
 from app.chat.heads import Heads
 from app.chat.holds import Holds, Wished
-from app.chat.ledger import Acceptance, Branch, CacheAsked, Entry, Ledger, Node, Place
+from app.chat.ledger import Acceptance, Branch, CacheAsked, Compared, Entry, Ledger, Node, Place
 from app.chat.liveness import session_of
 from app.chat.memory import MemoryLedger
 from app.chat.prompt import (
@@ -89,7 +90,7 @@ class Intake:
             request = await self._in_order_of_calls(request, looked)
         card, wanted, rendered = await self._wanted(user_id, request, looked, guess)
         found = await self._found(request, wanted)
-        carried = 0
+        carried, shortened = 0, False
         async with engine_errors():
             known = _after(found, wanted)
             prompt = await self.prompts.make(card, known, rendered)
@@ -98,9 +99,10 @@ class Intake:
                 cut = await self._shortening.cut(card, request, known, prompt, room=room)
                 if cut is not None:
                     request, found, prompt = cut.request, cut.found, cut.prompt
-                    carried = cut.carried
+                    carried, shortened = cut.carried, True
         _check_length(prompt, card, request)
         _check_resumable(prompt, card, wanted.branch)
+        compared = await self._compare(user_id, request, prompt, card, shortened=shortened)
         branch, recalled = wanted.branch, _said(prompt.path) if found else ()
         if found is not None:
             branch = _in_session_of(found, branch, request)
@@ -115,6 +117,7 @@ class Intake:
             carried=carried,
             card=card,
             epoch=self.epoch,
+            compared=compared,
         )
         entry = make_entry(considered)
         ledger: Ledger = self._stored if request.store else self._memory
@@ -125,6 +128,26 @@ class Intake:
             ledger=ledger,
             hold=self._hold(entry, request.cache),
         )
+
+    async def _compare(
+        self,
+        user_id: UserId,
+        request: TurnRequest,
+        prompt: Prompt,
+        card: ModelCard,
+        *,
+        shortened: bool,
+    ) -> Compared | None:
+        named = request.cache.comparison_id
+        if named is None:
+            return None
+        before = await self._ended_by(user_id, named)
+        return compare(named, before, prompt, card=card, tools=request.tools, shortened=shortened)
+
+    async def _ended_by(self, user_id: UserId, response_id: ResponseId) -> Branch | None:
+        """The branch that the caller's response ends, in whichever ledger it is."""
+        remembered = await self._memory.after_response(user_id, response_id)
+        return remembered or await self._stored.after_response(user_id, response_id)
 
     def _hold(self, entry: Entry, asked: CacheAsked) -> Wished | None:
         if asked.ttl_s is None:

@@ -99,6 +99,29 @@ class CacheAsked(msgspec.Struct, frozen=True, kw_only=True):
     """To be held for so long after each turn, as far as the budgets allow."""
     memory_only: bool = False
     """Never to be written to a disk."""
+    comparison_id: ResponseId | None = None
+    """Names the response whose prompt this one's is compared with."""
+
+
+class Difference(enum.StrEnum):
+    """Why a prompt does not begin with all that another one was."""
+
+    MODEL = "model_changed"
+    TOOLS = "tools_changed"
+    SHORTENED = "context_compacted"
+    INPUT = "input_changed"
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """How a prompt stood to that of another response when its turn was accepted (`comparison`)."""
+
+    response_id: ResponseId
+    is_known: bool = True
+    tokens: int | None = None
+    """Of the other prompt; None where it is not known."""
+    shared_tokens: int = 0
+    """That both begin with."""
+    difference: Difference | None = None
 
 
 class AnswerFormat(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +191,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it named its conversation, and not a response or nothing."""
     format: AnswerFormat | None = None
     tools: Tools | None = None
+    compared: Compared | None = None
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,6 +298,7 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     conversation: ConversationView | None
     """None for a turn that is not stored."""
     fresh: bool
+    compared: Compared | None = None
 
     @property
     def message(self) -> MessageView | None:

@@ -100,7 +100,13 @@ class MemoryLedger:
             reads=entry.reads,
             response=response,
         )
-        return Acceptance(messages=(), response=response.view, conversation=None, fresh=True)
+        return Acceptance(
+            messages=(),
+            response=response.view,
+            conversation=None,
+            fresh=True,
+            compared=response.asked.compared,
+        )
 
     async def finish(self, outcome: Outcome) -> None:
         await self._usage.leave(outcome.view.id, cost_of(outcome))

@@ -82,6 +82,7 @@ class StoredLedger:
             response=entry.response.view,
             conversation=rows.conversation_view(conversation),
             fresh=True,
+            compared=entry.response.asked.compared,
         )
 
     async def checkpoint(self, progress: Sequence[Progress]) -> None:

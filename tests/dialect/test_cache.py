@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from openai import OpenAI
@@ -103,7 +104,6 @@ def test_what_is_to_stay_in_memory_is_written_to_no_disk(client: OpenAI, echo: E
     ("options", "code"),
     [
         ({"mode": "explicit"}, "unsupported_parameter"),
-        ({"comparison_response_id": "resp_1"}, "unsupported_parameter"),
         ({"ttl": "1h"}, "invalid_value"),
         ({"prewarm": "yes"}, "invalid_value"),
     ],
@@ -119,3 +119,99 @@ def test_what_cannot_be_honoured_is_refused_by_name(
             ask()
         assert refused.value.code == code
         assert refused.value.param == f"prompt_cache_options.{next(iter(options))}"
+
+
+# ---------------------------------------------------------------- comparisons
+
+
+def compared_with(client: OpenAI, response_id: str, said: str, **asked: Any) -> Any:
+    """What a response tells of itself beside another one, as it is made and as it is shown later."""
+    options = {"comparison_response_id": response_id}
+    made = client.responses.create(
+        input=said, extra_body={"prompt_cache_options": options}, **asked
+    )
+    shown = client.responses.retrieve(made.id)
+    assert shown.prompt_cache_diagnostics == made.prompt_cache_diagnostics
+    assert made.prompt_cache_options.comparison_response_id == response_id
+    return made.prompt_cache_diagnostics
+
+
+def test_what_goes_on_from_a_response_is_a_hit(client: OpenAI, echo: EchoEngine):
+    first = client.responses.create(input="Hello")
+
+    told = compared_with(client, first.id, "More", previous_response_id=first.id)
+    assert told.to_dict() == {"type": "cache_hit"}
+
+
+def test_a_miss_names_how_much_is_shared_and_why_not_more(client: OpenAI, echo: EchoEngine):
+    first = client.responses.create(input="The sea is blue", instructions="Be brief")
+
+    other = compared_with(client, first.id, "The sea is grey", instructions="Be brief")
+    sent, whole = (job.token_ids for job in echo.jobs[-2:])
+    pairs = enumerate(zip(sent, whole, strict=True))
+    shared = next(place for place, (left, right) in pairs if left != right)
+    assert other.to_dict() == {
+        "type": "cache_miss",
+        "reason": "input_changed",
+        "comparison_reusable_tokens": shared,
+        "cache_missed_tokens": len(whole) - shared,
+    }
+    assert 0 < shared < len(whole)
+
+
+def test_a_changed_model_is_told_before_all_else(
+    client: OpenAI, echo: EchoEngine, monkeypatch: Any
+):
+    first = client.responses.create(input="Hello")
+    card = msgspec.structs.replace(echo.card, model_fingerprint="another")
+    monkeypatch.setattr(echo, "card", card)
+
+    assert compared_with(client, first.id, "Goodbye").reason == "model_changed"
+
+
+def test_turns_that_had_to_leave_are_told(client: OpenAI, echo: EchoEngine):
+    long = "x" * 600
+    first = client.responses.create(input=long)
+    second = client.responses.create(input=long, previous_response_id=first.id)
+    asked: Any = {"previous_response_id": second.id, "truncation": "auto"}
+
+    assert compared_with(client, second.id, long * 2, **asked).reason == "context_compacted"
+
+
+def test_what_is_gone_though_it_was_sent_again_is_no_miss_of_the_requests(
+    client: OpenAI, echo: EchoEngine, echo_server: Serving
+):
+    first = client.responses.create(input="Hello")
+    echo_server.call(echo.evict)
+
+    told = compared_with(client, first.id, "More", previous_response_id=first.id)
+    assert told.to_dict() == {"type": "unavailable"}
+
+
+def test_only_ones_own_responses_can_be_compared_with(
+    client: OpenAI, stranger: OpenAI, echo: EchoEngine
+):
+    first = stranger.responses.create(input="Hello")
+
+    for named in (first.id, "resp_nowhere"):
+        told = compared_with(client, named, "Hello")
+        assert told.to_dict() == {"type": "comparison_response_not_found"}
+
+
+def test_a_name_that_is_none_and_a_history_without_responses_are_refused(
+    client: OpenAI, echo: EchoEngine
+):
+    """Chat completions name no responses, and have no place for what is told of one."""
+    long: Any = {"prompt_cache_options": {"comparison_response_id": "r" * 101}}
+    for ask, code in (
+        (lambda: client.responses.create(input="x", extra_body=long), "invalid_value"),
+        (lambda: complete(client, "x", extra_body=long), "unsupported_parameter"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask()
+        assert refused.value.code == code
+        assert refused.value.param == "prompt_cache_options.comparison_response_id"
+
+
+def test_nothing_is_compared_that_nobody_asked_for(client: OpenAI, echo: EchoEngine):
+    assert client.responses.create(input="Hello").prompt_cache_diagnostics is None

@@ -150,6 +150,10 @@ class EchoEngine:
         self._allowed = None
         self._wake()
 
+    def evict(self) -> None:
+        """Nothing that was sent before is found any more."""
+        self._seen.clear()
+
     def is_running(self, job_id: JobId) -> bool:
         return job_id in self._running
 

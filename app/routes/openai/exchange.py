@@ -16,6 +16,7 @@ from litestar.response import Stream
 
 from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLog
+from app.chat.ledger import Compared
 from app.chat.supervisor import Supervisor
 from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved
 from app.events import LogEvent
@@ -33,15 +34,22 @@ _STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 class Exchange:
     """A turn that was started for `principal`, and its log."""
 
-    __slots__ = ("_principal", "_stored", "_supervisor", "log")
+    __slots__ = ("_principal", "_stored", "_supervisor", "compared", "log")
 
     def __init__(
-        self, supervisor: Supervisor, principal: Principal, log: EventLog, *, stored: bool
+        self,
+        supervisor: Supervisor,
+        principal: Principal,
+        log: EventLog,
+        *,
+        stored: bool,
+        compared: Compared | None,
     ) -> None:
         self._supervisor = supervisor
         self._principal = principal
         self._stored = stored
         self.log = log
+        self.compared = compared
 
     async def whole(self, request: DialectRequest) -> list[LogEvent] | None:
         """The log to its end; None where the client went before it."""
@@ -76,7 +84,7 @@ async def begin(supervisor: Supervisor, principal: Principal, turn: TurnRequest)
         name_the_schema(error, IN_RESPONSES)
         raise
     log = await supervisor.log(principal, accepted.response.id)
-    return Exchange(supervisor, principal, log, stored=turn.store)
+    return Exchange(supervisor, principal, log, stored=turn.store, compared=accepted.compared)
 
 
 def _dialects_own(error: NotFound, turn: TurnRequest) -> NotFound | InvalidRequest:

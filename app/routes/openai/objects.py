@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from app.chat.ledger import CacheAsked, StoredResponse
+from app.chat.ledger import CacheAsked, Compared, StoredResponse
 from app.errors import NotFound
 from app.events import MessageView, ResponseStatus, ResponseView
 from app.routes.openai import schema
@@ -107,6 +107,7 @@ def response_object(
         previous_response_id=echo.previous_response_id,
         prompt_cache_key=echo.cache.key,
         prompt_cache_options=_applied(echo.cache),
+        prompt_cache_diagnostics=_diagnostics(response, echo.compared),
         prompt_cache_retention="in_memory" if echo.cache.memory_only else None,
         store=echo.store,
         temperature=echo.sampling.temperature,
@@ -122,7 +123,33 @@ def response_object(
 def _applied(asked: CacheAsked) -> schema.CacheApplied | None:
     if asked.ttl_s is None:
         return None
-    return schema.CacheApplied(ttl=f"{asked.ttl_s / 3600:g}h" if asked.ttl_s > 3600 else "30m")
+    return schema.CacheApplied(
+        ttl=f"{asked.ttl_s / 3600:g}h" if asked.ttl_s > 3600 else "30m",
+        mode="implicit",
+        comparison_response_id=asked.comparison_id,
+    )
+
+
+def _diagnostics(
+    response: ResponseView, compared: Compared | None
+) -> schema.CacheDiagnostics | None:
+    """Once it has ended, of a request that asked for it."""
+    if compared is None or not response.status.ended:
+        return None
+    if not compared.is_known:
+        return schema.NotCompared()
+    receipt = response.receipt
+    if receipt is None or compared.tokens is None:
+        return schema.NotToldApart()
+    if compared.difference is not None:
+        return schema.CacheMiss(
+            cache_missed_tokens=max(0, receipt.prompt_tokens - compared.shared_tokens),
+            comparison_reusable_tokens=compared.shared_tokens,
+            reason=compared.difference,
+        )
+    # A prompt's last token is always computed: its successor is drawn from it.
+    is_there = receipt.cached_tokens >= min(compared.tokens, receipt.prompt_tokens - 1)
+    return schema.CacheHit() if is_there else schema.NotToldApart()
 
 
 def stored_echo(stored: StoredResponse) -> Echo:
@@ -131,6 +158,7 @@ def stored_echo(stored: StoredResponse) -> Echo:
         instructions=stored.instructions,
         previous_response_id=stored.previous_response_id,
         cache=stored.asked.cache,
+        compared=stored.asked.compared,
         conversation_id=stored.view.conversation_id if stored.asked.in_conversation else None,
         metadata=stored.asked.metadata,
         sampling=stored.asked.sampling,

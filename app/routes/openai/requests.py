@@ -47,7 +47,6 @@ _ON_BOTH: Unsupported = {
     "tool_choice": ("auto", "none"),
     "moderation": (),
     "service_tier": ("auto", "default"),
-    "prompt_cache_options.comparison_response_id": (),
     "prompt_cache_options.mode": ("implicit",),
 }
 UNSUPPORTED_ON_RESPONSES: Unsupported = {
@@ -73,6 +72,7 @@ UNSUPPORTED_ON_COMPLETIONS: Unsupported = {
     "modalities": (["text"],),
     "n": (1,),
     "prediction": (),
+    "prompt_cache_options.comparison_response_id": (),
     "reasoning_effort": ("none",),
     "store": (False,),
     "verbosity": ("medium",),

@@ -62,12 +62,13 @@ async def create_response(
     _check_background(asked)
     turn = response_turn(asked, (await engine.info()).name)
     exchange = await begin(supervisor, request.user, turn)
+    repeated = echo(turn, exchange.compared)
     if asked.stream:
-        return exchange.stream(_frames(exchange.log, echo(turn), padding=wants_padding(asked)))
+        return exchange.stream(_frames(exchange.log, repeated, padding=wants_padding(asked)))
     if asked.background:
-        return json_answer(response_object(exchange.log.response, echo(turn), ()))
+        return json_answer(response_object(exchange.log.response, repeated, ()))
     events = await exchange.whole(request)
-    return json_answer(None if events is None else _last(events, echo(turn)))
+    return json_answer(None if events is None else _last(events, repeated))
 
 
 @get(ResponsePath, opt=told(gives={JSON: ResponseObject, EVENT_STREAM: ServerEvent}))

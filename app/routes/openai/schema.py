@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.chat.ledger import AnswerFormat, CacheAsked
+from app.chat.ledger import AnswerFormat, CacheAsked, Compared, Difference
 from engine.api import Limits, Receipt, Sampling
 
 # ---------------------------------------------------------------- what clients send
@@ -54,6 +54,7 @@ class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["implicit"] | None = None
     ttl: Literal["30m", "12h"] | None = None
     prewarm: bool | None = None
+    comparison_response_id: Annotated[str, Meta(max_length=100)] | None = None
 
 
 class Knobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +179,7 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True):
     previous_response_id: str | None
     conversation_id: str | None = None
     cache: CacheAsked = CacheAsked()
+    compared: Compared | None = None
     metadata: dict[str, str]
     sampling: Sampling
     limits: Limits
@@ -286,9 +288,33 @@ class TextConfig(msgspec.Struct, frozen=True, kw_only=True):
     format: TextFormat | JsonObjectFormat | JsonSchemaFormat = TextFormat()
 
 
-class CacheApplied(msgspec.Struct, frozen=True, kw_only=True):
+class CacheApplied(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttl: str
-    mode: Literal["implicit"] = "implicit"
+    mode: Literal["implicit"]
+    comparison_response_id: str | None = None
+
+
+class CacheHit(msgspec.Struct, frozen=True, kw_only=True, tag="cache_hit"):
+    """The prompt begins with all that the compared one was, and that was there."""
+
+
+class CacheMiss(msgspec.Struct, frozen=True, kw_only=True, tag="cache_miss"):
+    """`cache_missed_tokens` of the prompt come after the first difference."""
+
+    cache_missed_tokens: int
+    comparison_reusable_tokens: int
+    reason: Difference
+
+
+class NotCompared(msgspec.Struct, frozen=True, kw_only=True, tag="comparison_response_not_found"):
+    """The caller has no such response."""
+
+
+class NotToldApart(msgspec.Struct, frozen=True, kw_only=True, tag="unavailable"):
+    """The request lost nothing, but not all of it was there (see `receipt`); or it cannot be known."""
+
+
+CacheDiagnostics = CacheHit | CacheMiss | NotCompared | NotToldApart
 
 
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,6 +335,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     previous_response_id: str | None
     prompt_cache_key: str | None
     prompt_cache_options: CacheApplied | None
+    prompt_cache_diagnostics: CacheDiagnostics | None
     prompt_cache_retention: Literal["in_memory"] | None
     store: bool
     temperature: float

@@ -238,7 +238,7 @@ class Connection:
         response_id = exchange.log.response.id
         await self._move_on(lane, turn, response_id)
         lane.telling = telling = Telling(turn, response_id, padding=padding)
-        fold = ResponseFold(echo(turn), lane.stream_id, padding=padding)
+        fold = ResponseFold(echo(turn, exchange.compared), lane.stream_id, padding=padding)
         try:
             async for event in exchange.log.subscribe():
                 for seen in fold.events(event):

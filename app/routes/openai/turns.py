@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from app.chat.entry import TurnRequest
-from app.chat.ledger import Act, CacheAsked
+from app.chat.ledger import Act, CacheAsked, Compared
 from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
 from app.ids import ConversationId, ItemId, PersonaId, ResponseId
@@ -101,13 +101,14 @@ def wants_padding(asked: Knobs) -> bool:
     return bool(asked.stream_options and asked.stream_options.include_obfuscation)
 
 
-def echo(turn: TurnRequest) -> Echo:
+def echo(turn: TurnRequest, compared: Compared | None = None) -> Echo:
     """What the response object repeats of a turn that has just been asked for."""
     return Echo(
         instructions=turn.instructions,
         previous_response_id=turn.previous_response_id,
         conversation_id=turn.conversation_id,
         cache=turn.cache,
+        compared=compared,
         metadata=turn.metadata,
         sampling=turn.sampling,
         limits=turn.limits,
@@ -142,10 +143,12 @@ TTLS = {"30m": 1_800.0, "12h": 43_200.0}
 def cache(asked: Knobs) -> CacheAsked:
     """Half an hour where options are given without a time, as in the dialect; else no hold at all."""
     options = asked.prompt_cache_options
+    named = options.comparison_response_id if options else None
     return CacheAsked(
         key=asked.prompt_cache_key,
         ttl_s=TTLS[options.ttl or "30m"] if options else None,
         memory_only=asked.prompt_cache_retention in ("in_memory", "in-memory"),
+        comparison_id=ResponseId(named) if named else None,
     )
 
 

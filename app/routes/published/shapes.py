@@ -61,11 +61,16 @@ class Shapes:
     def _dressed(self, schema: Schema) -> Schema:
         if self._discriminated or "properties" not in schema:
             return schema
-        fields = {
-            name: {key: value for key, value in one.items() if key != "discriminator"}
-            for name, one in schema["properties"].items()
-        }
+        fields = {name: _undiscriminated(one) for name, one in schema["properties"].items()}
         return schema | {"properties": fields}
+
+
+def _undiscriminated(schema: Schema) -> Schema:
+    """The field's schema, and those that it is one of, without the name of what tells them apart."""
+    kept = {key: value for key, value in schema.items() if key != "discriminator"}
+    if "anyOf" in kept:
+        kept["anyOf"] = [_undiscriminated(one) for one in kept["anyOf"]]
+    return kept
 
 
 def _anything(kind: type) -> Schema:
