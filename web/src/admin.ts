@@ -1,11 +1,14 @@
 import { mount } from "svelte";
 
 import App from "./admin/App.svelte";
+import { applyTheme } from "./lib/theme";
 import { speak } from "./strings/admin";
 import { language } from "./strings/language";
 import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/admin.css";
+
+applyTheme();
 
 async function begin(target: HTMLElement): Promise<void> {
   document.documentElement.lang = language;

@@ -1,12 +1,15 @@
 import { mount } from "svelte";
 
 import App from "./chat/App.svelte";
+import { applyTheme } from "./lib/theme";
 import { speak } from "./strings/chat";
 import { speak as speakAtGate } from "./strings/gate";
 import { language } from "./strings/language";
 import "./styles/tokens.css";
 import "./styles/base.css";
 import "./styles/prose.css";
+
+applyTheme();
 
 async function begin(target: HTMLElement): Promise<void> {
   document.documentElement.lang = language;
