@@ -10,6 +10,7 @@ import type {
   QuotaFault,
   ResponseView,
 } from "../generated/events";
+import type { HeadIds } from "./library";
 import { strings } from "../strings/chat";
 
 export interface Account {
@@ -17,6 +18,8 @@ export interface Account {
   readonly email: string;
   readonly name: string;
   readonly role: string;
+  /** Not for who only ever came by a provider. */
+  readonly has_password: boolean;
 }
 
 export interface ServerStatus {
@@ -120,7 +123,7 @@ export const api = {
     ),
   search: (words: string, cursor: string | null) =>
     call<Page<Found>>("GET", `/api/search?${query({ words, cursor })}`),
-  create: () => call<ConversationView>("POST", "/api/conversations", {}),
+  create: (head: HeadIds) => call<ConversationView>("POST", "/api/conversations", head),
   conversation: (id: string) =>
     call<{ conversation: ConversationView; messages: readonly MessageView[] }>(
       "GET",
@@ -157,6 +160,7 @@ export const api = {
     ),
 };
 
+/** Rejects with `ApiError`. */
 export async function call<T>(method: string, path: string, body?: unknown): Promise<T> {
   try {
     return await asked<T>(method, path, body);
@@ -182,7 +186,9 @@ async function asked<T>(method: string, path: string, body: unknown): Promise<T>
 }
 
 function contentType(body: unknown): string {
-  return body instanceof Blob && body.type.includes("zip") ? "application/zip" : "application/json";
+  const type = body instanceof Blob ? body.type : "";
+  if (type.includes("zip")) return "application/zip";
+  return type === "application/octet-stream" ? type : "application/json";
 }
 
 let tellSignedOut = (): void => {};

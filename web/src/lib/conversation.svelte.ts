@@ -3,6 +3,7 @@
 import type { ConversationView, MessageView, OutwardFrame } from "../generated/events";
 import { ApiError, api } from "./api";
 import { type Drafts, randomId } from "./drafts";
+import { type Head, idsOf, NO_HEAD } from "./library";
 import type { Link, Question } from "./link";
 import {
   conversationOf,
@@ -29,6 +30,7 @@ export class Conversation {
   state = $state.raw<State>(EMPTY);
   id = $state<string | null>(null);
   phase = $state<Phase>("new");
+  head = $state.raw<Head>(NO_HEAD);
   /** How often another conversation was chosen; one that is made by sending is no other. */
   choices = $state(0);
   sending = $state.raw<Sending | null>(null);
@@ -203,8 +205,8 @@ export class Conversation {
   /** What may be prepared of an unsent message; while an answer is written nothing can be. */
   draft(text: string): void {
     if (this.isBusy || (this.phase !== "ready" && this.phase !== "new")) return;
-    const parent_id = leafOf(this.state);
-    this.#link?.tell({ type: "draft", conversation_id: this.id, parent_id, text });
+    const place = { conversation_id: this.id, parent_id: leafOf(this.state) };
+    this.#link?.tell({ type: "draft", ...place, text, ...idsOf(this.head) });
   }
 
   typing(isTyping: boolean): void {
@@ -214,7 +216,7 @@ export class Conversation {
   }
 
   async #make(): Promise<string> {
-    const conversation = await api.create();
+    const conversation = await api.create(idsOf(this.head));
     this.#show(conversation.id, "ready");
     this.state = { ...EMPTY, conversation };
     await this.#link?.watch(this.#watch(conversation.id));
@@ -230,8 +232,6 @@ export class Conversation {
     this.#troubled(error);
     if (this.trouble?.code === "parent_moved" && this.id !== null) await this.#load(this.id);
   }
-
-  // ---------------------------------------------------------------- what the server says
 
   hear(frame: OutwardFrame | Loaded): void {
     if (conversationOf(frame) !== this.id || this.id === null) return;
@@ -287,6 +287,7 @@ export class Conversation {
     this.id = id;
     this.phase = phase;
     this.state = EMPTY;
+    this.head = NO_HEAD;
     this.trouble = null;
     this.editing = null;
     this.#frames = [];
