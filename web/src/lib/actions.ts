@@ -22,6 +22,7 @@ export interface Stage {
   summarise(): void;
   change(id: string, changes: Changes): void;
   keys(): void;
+  settings(): void;
   signOut(): void;
 }
 
@@ -33,6 +34,7 @@ export function actionsOn(stage: Stage): Command[] {
     ...onAnswer(stage),
     ...(conversation ? onConversation(stage, conversation) : []),
     { id: "keys", name: strings.keys, run: () => stage.keys() },
+    { id: "settings", name: strings.settings, run: () => stage.settings() },
     ...onPage(stage),
   ];
 }

@@ -4,6 +4,8 @@
 // unchanged: sent again after a reload or a lost answer, it is still the same message (once).
 // Whether it may go to the server before it is sent is kept here too; it may not until somebody says so.
 
+import { createSubscriber } from "svelte/reactivity";
+
 const PREFIX = "keepwarm.draft.";
 
 interface Draft {
@@ -12,6 +14,12 @@ interface Draft {
 }
 
 export class Drafts {
+  /** Whoever shows what was wished hears of it. */
+  #told = (): void => {};
+  readonly #watch = createSubscriber((told) => {
+    this.#told = told;
+  });
+
   constructor(
     private readonly userId: string,
     private readonly storage: Storage,
@@ -42,12 +50,14 @@ export class Drafts {
   }
 
   get prepares(): boolean {
+    this.#watch();
     return this.storage.getItem(this.#prepares) !== null;
   }
 
   set prepares(wished: boolean) {
     if (wished) this.#put(this.#prepares, "yes");
     else this.storage.removeItem(this.#prepares);
+    this.#told();
   }
 
   clear(conversationId: string | null): void {

@@ -34,9 +34,18 @@ export class Session {
   }
 
   async signOut(): Promise<void> {
-    const { account } = this;
     await api.logout();
-    if (account) new Drafts(account.id, localStorage).clearAll();
+    this.gone();
+  }
+
+  /** What is told of the account is different now. */
+  changed(account: Account): void {
+    this.account = account;
+  }
+
+  /** The account is not there any more. */
+  gone(): void {
+    if (this.account) new Drafts(this.account.id, localStorage).clearAll();
     this.account = null;
   }
 

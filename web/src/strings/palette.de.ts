@@ -27,6 +27,7 @@ const de: typeof en = {
   keys: "Tasten auf der Tastatur",
   dashboard: "Was der Cache bringt: die Übersicht",
   speak: (language) => `Sprache: ${language}`,
+  settings: "Einstellungen",
   signOut: "Abmelden",
 
   close: "Schließen",

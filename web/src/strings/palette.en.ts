@@ -27,6 +27,7 @@ export default {
   keys: "Keys on the keyboard",
   dashboard: "What the cache does: the dashboard",
   speak: (language: string) => `Language: ${language}`,
+  settings: "Settings",
   signOut: "Sign out",
 
   close: "Close",
