@@ -17,6 +17,7 @@ _DATABASES = r"^(sqlite(\+aiosqlite)?:///.+|postgres(ql|ql\+asyncpg)?://.+)"
 _ADDRESS = r"^[^@\s]+@[^@\s]+$"
 _ISSUER = r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])([:/]|$))[^\s?#]*$"
 """What it says decides who comes in, so it is not asked over a network in plain text."""
+_ROLES = r"^[^,=]+=(admin|auditor|member)(,[^,=]+=(admin|auditor|member))*$"
 _DOMAINS = r"^(\*|[^\s@,*]+(\s*,\s*[^\s@,*]+)*)$"
 
 
@@ -339,5 +340,24 @@ OidcDomains = Annotated[
         fix="use domains such as example.org,example.com or *",
         default="none",
         pattern=_DOMAINS,
+    ),
+]
+OidcRoleClaim = Annotated[
+    str,
+    about(
+        "Claim by which the provider tells what somebody is, such as `groups`: one word or a list.",
+        fix="use the claim's name",
+        default="none",
+        pattern=r"^\S+$",
+    ),
+]
+OidcRoles = Annotated[
+    str,
+    about(
+        "Which role follows from a word of that claim, separated by commas; the first that somebody "
+        "has counts, at each sign-in by the provider, and who has none is a member.",
+        fix="use pairs of a word and a role, such as operators=admin,finance=auditor",
+        default="none",
+        pattern=_ROLES,
     ),
 ]

@@ -73,6 +73,7 @@ class Service:
             self.invitations,
             provider=_provider(settings),
             domains=settings.oidc_domains,
+            roles=settings.oidc_roles,
         )
         self.groups = Groups(self.db)
         self.keys = Keys(self.db, self.accounts)
@@ -179,7 +180,13 @@ def _provider(settings: Settings) -> Provider | None:
     if issuer is None or client_id is None or settings.oidc_client_secret is None:
         return None
     callback_url = settings.public_url + CALLBACK
-    return Provider(issuer, client_id, settings.oidc_client_secret, callback_url)
+    return Provider(
+        issuer,
+        client_id,
+        settings.oidc_client_secret,
+        callback_url,
+        role_claim=settings.oidc_role_claim,
+    )
 
 
 def _always(part: object) -> Provide:

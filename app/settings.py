@@ -35,6 +35,8 @@ from app.options import (
     OidcDomains,
     OidcIssuer,
     OidcName,
+    OidcRoleClaim,
+    OidcRoles,
     OwnApiKey,
     ParkDisk,
     ParkMemory,
@@ -64,6 +66,7 @@ _HIDDEN = ("admin_password", "api_key", "oidc_client_secret")
 _TOGETHER = (
     ("KEEPWARM_ADMIN_EMAIL", "KEEPWARM_ADMIN_PASSWORD"),
     ("KEEPWARM_OIDC_ISSUER", "KEEPWARM_OIDC_CLIENT_ID", "KEEPWARM_OIDC_CLIENT_SECRET"),
+    ("KEEPWARM_OIDC_ROLE_CLAIM", "KEEPWARM_OIDC_ROLES"),
 )
 """All of these or none."""
 _BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -111,6 +114,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     oidc_client_secret: OidcClientSecret | None = None
     oidc_name: OidcName = "single sign-on"
     oidc_domains: OidcDomains | None = None
+    oidc_role_claim: OidcRoleClaim | None = None
+    oidc_roles: OidcRoles | None = None
 
     def __post_init__(self) -> None:
         if not self.public_url:

@@ -159,10 +159,14 @@ class Accounts:
     async def set_role(self, user_id: UserId, role: AccountRole) -> None:
         """From the next event on. Raises `NotFound`, and `Conflict` for the last admin."""
         async with self._db.begin() as session:
-            user = await _changed(session, user_id, keeps_admin=role is AccountRole.ADMIN)
-            user.role = role
-            note(session, AuditAct.ACCOUNT_ROLE, user_id, role=role)
+            await self.move(session, user_id, role)
         self.revocations.revoke(user_id)
+
+    async def move(self, session: AsyncSession, user_id: UserId, role: AccountRole) -> None:
+        """Like `set_role`, in the caller's transaction, who tells of it when that is committed."""
+        user = await _changed(session, user_id, keeps_admin=role is AccountRole.ADMIN)
+        user.role = role
+        note(session, AuditAct.ACCOUNT_ROLE, user_id, role=role)
 
     async def disable(self, user_id: UserId) -> None:
         """Shut the account out: its logins end, its keys open nothing until it is enabled.

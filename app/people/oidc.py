@@ -3,7 +3,8 @@
 Somebody is known by issuer and subject. An address alone opens nothing: an unknown person gets an
 account by an invitation or where the settings open their domain, and an account that is there already
 is linked by whoever is signed in to it. Nobody becomes the first admin here, and whoever makes an
-account passes the same lock as at the other doors. What the provider says is checked in `provider`.
+account passes the same lock as at the other doors. Where the settings say which role follows from what
+the provider says of somebody, it does at each sign-in. What the provider says is checked in `provider`.
 """
 
 import hmac
@@ -27,6 +28,7 @@ from app.people.accounts import (
     LONGEST_NAME,
     Principal,
     by_email,
+    first_admin,
     new_secret,
     spelled,
 )
@@ -81,7 +83,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Oidc:
-    """Without a `provider` nobody comes in this way. `domains` as the settings write them."""
+    """Without a `provider` nobody comes in this way. `domains`, `roles`: as the settings write them."""
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Oidc:
         *,
         provider: Provider | None,
         domains: str | None = None,
+        roles: str | None = None,
     ) -> None:
         self.provider = provider
         self._db = db
@@ -99,6 +102,7 @@ class Oidc:
         self._accounts = invitations.accounts
         self._now = invitations.accounts.now
         self._domains = {one.strip().casefold() for one in (domains or "").split(",")} - {""}
+        self._roles = _roles(roles) if roles else None
         self._throttle = Throttle()
         # Of this process: whoever is away when it stops begins again.
         self._key = OctKey.generate_key(256)
@@ -151,8 +155,13 @@ class Oidc:
             await self._link(errand.for_user, said)
             return None
         async with self._db.begin() as session:
+            await serialise(session, ADMINS)  # before the account is held: as at the other doors
             user = await self._known(session, said) or await self._new(session, said, errand)
-            return await self._logins.open(session, user.id, user.role, user_agent=user_agent)
+            moved = await self._follow(session, user, said)
+            signed_in = await self._logins.open(session, user.id, user.role, user_agent=user_agent)
+        if moved:
+            self._accounts.revocations.revoke(user.id)
+        return signed_in
 
     # ------------------------------------------------------------ one's own
 
@@ -195,10 +204,6 @@ class Oidc:
 
     async def _new(self, session: AsyncSession, said: Statement, errand: Errand) -> User:
         """An account for somebody who is nobody yet, if anything lets them in."""
-        await serialise(session, ADMINS)
-        known = await self._known(session, said)  # a second browser of theirs may have been sooner
-        if known is not None:
-            return known
         if errand.invitation is None and not self._is_open_to(said):
             raise Forbidden("There is no account for you here yet.", code="not_invited")
         email = said.email
@@ -217,6 +222,25 @@ class Oidc:
             )
         self._add(session, user_id, said)
         return await session.get_one(User, user_id)
+
+    async def _follow(self, session: AsyncSession, user: User, said: Statement) -> bool:
+        """Give the user the role that follows from what is said; whether that changed anything.
+
+        The last administrator stays one, and the first has come by another door.
+        """
+        if self._roles is None:
+            return False
+        words = {*said.words}
+        roles = (role for word, role in self._roles if word in words)
+        role = next(roles, AccountRole.MEMBER)
+        is_first = role is AccountRole.ADMIN and await first_admin(session) is None
+        if role is user.role or is_first:
+            return False
+        try:
+            await self._accounts.move(session, user.id, role)
+        except Conflict:
+            return False
+        return True
 
     def _is_open_to(self, said: Statement) -> bool:
         if said.email is None or not said.is_verified:
@@ -272,6 +296,11 @@ class Oidc:
         if not is_ours or errand.expires_at <= self._now().timestamp():
             raise expired
         return errand
+
+
+def _roles(written: str) -> tuple[tuple[str, AccountRole], ...]:
+    pairs = (one.rpartition("=") for one in written.split(","))
+    return tuple((word.strip(), AccountRole(role)) for word, _, role in pairs)
 
 
 def _by_subject(said: Statement) -> Select[Identity]:

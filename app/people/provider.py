@@ -56,6 +56,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     is_verified: bool
     """Whether the provider knows that the address is theirs."""
     name: str
+    words: tuple[str, ...] = ()
+    """What it says that they are there, where a claim for that is known."""
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -87,9 +89,11 @@ class Provider:
         client_secret: str,
         callback_url: str,
         *,
+        role_claim: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.issuer = issuer
+        self._role_claim = role_claim
         self._client_id = client_id
         self._client_secret = client_secret
         self._callback_url = callback_url
@@ -179,7 +183,8 @@ class Provider:
         self, metadata: _Metadata, access_token: str, claims: Mapping[str, Any]
     ) -> dict[str, Any]:
         """What else the provider says, where the ID token does not hold it all."""
-        is_whole = all(claims.get(name) for name in ("email", "email_verified", "name"))
+        wanted = ("email", "email_verified", "name", self._role_claim)
+        is_whole = all(claims.get(name) for name in wanted if name is not None)
         if is_whole or metadata.userinfo_endpoint is None:
             return {}
         headers = {"authorization": f"Bearer {access_token}"}
@@ -202,6 +207,7 @@ class Provider:
             # As text is how some write it.
             is_verified=email is not None and claims.get("email_verified") in (True, "true"),
             name=named or (email or subject).partition("@")[0],
+            words=_words(claims.get(self._role_claim)) if self._role_claim else (),
         )
 
     # ------------------------------------------------------------ what it publishes
@@ -284,6 +290,12 @@ class _Kept(Generic[T]):
 
     def forget(self) -> None:
         self._until_s = -math.inf
+
+
+def _words(claim: object) -> tuple[str, ...]:
+    """A claim that may be one word or a list of them."""
+    several = claim if isinstance(claim, list) else [claim]
+    return tuple(one for one in several if isinstance(one, str))
 
 
 def _challenge(verifier: str) -> str:

@@ -325,6 +325,33 @@ async def test_a_provider_that_never_answered_is_told_calmly(tmp_path: Path):
     assert server.site.url in other.json()["detail"]
 
 
+async def test_a_role_follows_what_the_provider_says_at_each_sign_in(
+    tmp_path: Path, database_url: str, provider: RealProvider
+):
+    settings = provider.settings | {"database_url": database_url, "public_url": PUBLIC}
+    mapped = {"oidc_role_claim": "groups", "oidc_roles": "keepers=admin, counters=auditor"}
+    roles, codes = [], []
+    with serving(tmp_path, open_engine, oidc_domains="*", **mapped, **settings) as server:
+        async with boss(server), visitor(server, provider) as first:
+            for groups in (
+                ["others"],
+                ["counters", "others"],
+                ["keepers", "counters"],
+                "keepers",
+                [],
+            ):
+                provider.change("ben", groups=groups)
+                async with visitor(server, provider) as again:
+                    assert await again.sign_in("ben") == ""
+                    roles.append((await done(await again.account()))["role"])
+                if len(roles) == 1:
+                    assert await first.sign_in("ben") == ""
+                codes.append((await first.client.get("/api/users")).status_code)
+
+    assert roles == ["member", "auditor", "admin", "admin", "member"]
+    assert codes == [403, 403, 200, 200, 403], "wherever one is signed in already"
+
+
 async def test_without_a_provider_the_page_offers_none(house: Serving):
     async with httpx.AsyncClient(base_url=house.site.url) as client:
         offered = await done(await client.get("/api/sign-in"))
@@ -557,11 +584,13 @@ def oidc(db: Database, logins: Logins, invitations: Invitations, asked: Provider
     return Oidc(db, logins, invitations, provider=asked, domains="*")
 
 
-async def arrive(oidc: Oidc, liar: LyingProvider, invitation: str | None = None) -> Any:
+async def arrive(
+    oidc: Oidc, liar: LyingProvider, invitation: str | None = None, **more: object
+) -> Any:
     """One after another up to the token, which has to have its nonce; then at once."""
     sent = await oidc.begin(invitation)
     query = parse_qs(urlsplit(sent.url).query)
-    liar.claims = liar.honest(query["nonce"][0])
+    liar.claims = liar.honest(query["nonce"][0]) | more
     reply = Reply(state=query["state"][0], code="code")
     return await oidc.finish(sent.sealed, reply, **WHERE)
 
@@ -581,6 +610,33 @@ async def test_nobody_becomes_the_first_admin_by_a_provider(
     assert roles == [AccountRole.MEMBER]
     assert token is not None
     await invitations.accept(token, "root@example.org", "Root", "a long password")
+
+
+async def test_a_provider_makes_no_first_admin_and_takes_the_last_one_away_from_nobody(
+    db: Database, logins: Logins, invitations: Invitations, liar: LyingProvider
+):
+    accounts = invitations.accounts
+    provider = Provider(liar.issuer, CLIENT_ID, CLIENT_SECRET, CALLBACK, role_claim="roles")
+    oidc = Oidc(
+        db, logins, invitations, provider=provider, domains="*", roles="root=admin,aud=auditor"
+    )
+    async with contextlib.aclosing(oidc):
+
+        async def role(*words: str) -> AccountRole:
+            signed_in = await arrive(oidc, liar, roles=[*words])
+            found: AccountRole = signed_in.principal.role
+            return found
+
+        before = await role("root")
+        first_id = await accounts.create_user("root@example.org", "R", PASSWORD, AccountRole.ADMIN)
+        then = await role("root")
+        await accounts.disable(first_id)
+        last = await role("aud")
+        await accounts.enable(first_id)
+        moved = await role("aud")
+
+    assert (before, then) == (AccountRole.MEMBER, AccountRole.ADMIN)
+    assert (last, moved) == (AccountRole.ADMIN, AccountRole.AUDITOR)
 
 
 async def test_of_many_browsers_of_one_person_at_once_one_makes_the_account(

@@ -51,6 +51,8 @@ def test_every_setting_is_read_from_its_variable():
             "KEEPWARM_OIDC_CLIENT_SECRET": "hush",
             "KEEPWARM_OIDC_NAME": "Our House",
             "KEEPWARM_OIDC_DOMAINS": "example.org, example.com",
+            "KEEPWARM_OIDC_ROLE_CLAIM": "groups",
+            "KEEPWARM_OIDC_ROLES": "operators=admin,finance=auditor",
         }
     )
 
@@ -79,6 +81,8 @@ def test_every_setting_is_read_from_its_variable():
         oidc_client_secret="hush",
         oidc_name="Our House",
         oidc_domains="example.org, example.com",
+        oidc_role_claim="groups",
+        oidc_roles="operators=admin,finance=auditor",
     )
     assert "hush" not in repr(settings)
 

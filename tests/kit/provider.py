@@ -49,6 +49,14 @@ class RealProvider:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
 
+    def change(self, login: str, **claims: Any) -> None:
+        """What it says of somebody from now on; it has to start anew for that."""
+        accounts = json.loads(self._accounts)
+        accounts[login] |= claims
+        self._accounts = json.dumps(accounts)
+        self.stop()
+        self.start(self.callback_url)
+
     def stop(self) -> None:
         """It forgets everybody who is signed in there."""
         self._process.terminate()

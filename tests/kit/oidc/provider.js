@@ -21,7 +21,7 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
     },
   ],
   jwks: { keys: [{ ...key, alg: "ES256", use: "sig", kid: `key of ${process.pid}` }] },
-  claims: { openid: ["sub"], email: ["email", "email_verified"], profile: ["name"] },
+  claims: { openid: ["sub"], email: ["email", "email_verified"], profile: ["name", "groups"] },
   pkce: { required: () => true },
   cookies: { keys: ["of a test"] },
   findAccount: (_, id) =>
