@@ -23,6 +23,7 @@ from engine.terms import (
     RetentionClass,
     Scope,
     SessionId,
+    SubjectKind,
 )
 
 OPERATOR_SCOPE = Scope("operator")
@@ -317,13 +318,6 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # ---------------------------------------------------------------- leases
-
-
-class SubjectKind(enum.StrEnum):
-    SESSION = "session"
-    PERSONA = "persona"
-    DOCUMENT = "document"
-    OWNER = "owner"
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from engine.terms import (
     RetentionClass,
     Scope,
     SessionId,
+    SubjectKind,
     Tier,
 )
 
@@ -155,6 +156,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     estimate, without what came before the first measurement."""
     finished_jobs: dict[FinishReason, int]
     misses: dict[MissReason, int]
+    """Turns by the reason of their receipts."""
     published_tokens: int
     """Tokens that became matchable; less what was evicted they are what is matchable now."""
     evictions: tuple[Evictions, ...]
@@ -226,6 +228,10 @@ class PrefixNode(msgspec.Struct, frozen=True, kw_only=True):
 
     node_id: int
     parent_id: int | None
+    kind: SubjectKind | None = None
+    """Of whose leased path ends here: a persona's or a document's, else a session's."""
+    subject_id: str | None = None
+    owner_id: OwnerId | None = None
     scope: Scope
     tokens: int
     blocks: int

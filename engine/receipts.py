@@ -154,9 +154,9 @@ class Totals:
         self._cached.update(msgspec.structs.asdict(receipt.cached_by_source))
         for start, end, zone in zone_spans(job.zones):
             self._prompt[zone.source] += max(0, min(end, receipt.prompt_tokens) - start)
-        if receipt.miss_reason is not None:
-            self._misses[receipt.miss_reason] += 1
         if job.job_class is JobClass.INTERACTIVE:
+            if receipt.miss_reason is not None:
+                self._misses[receipt.miss_reason] += 1
             self._time(receipt)
             self._compare(sequence, receipt)
         elif job.job_class is JobClass.DRAFT:

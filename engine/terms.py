@@ -41,6 +41,13 @@ class CacheSource(enum.StrEnum):
     SESSION = "session"
 
 
+class SubjectKind(enum.StrEnum):
+    SESSION = "session"
+    PERSONA = "persona"
+    DOCUMENT = "document"
+    OWNER = "owner"
+
+
 class RetentionClass(enum.IntEnum):
     """The order in which cached blocks are let go: lower first."""
 

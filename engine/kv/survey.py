@@ -7,7 +7,7 @@ from engine.api import SubjectKind
 from engine.figures import CacheSnapshot, PrefixNode, SessionView
 from engine.kv.blocks import BlockPool
 from engine.kv.leases import NO_SESSION, Leases
-from engine.kv.pins import Lease, LeaseKey
+from engine.kv.pins import PUBLISHED, Lease, LeaseKey
 from engine.kv.prefix import Entry, PrefixIndex, is_operators
 from engine.kv.retention import retention_of
 from engine.kv.tiers import Tiers
@@ -122,6 +122,13 @@ def _leased(entry: Entry) -> int:
     return sum(lease.kind is not None and not lease.orphan for lease in leases)
 
 
+def _ending(entry: Entry) -> Lease | None:
+    """Whose path ends here; what is published goes before sessions that were forked from each other."""
+    leases = [lease for lease in entry.held_by if isinstance(lease, Lease) and lease.kind]
+    ours = [lease for lease in leases if not lease.orphan and lease.key[1] != NO_SESSION]
+    return min(ours, key=lambda lease: (lease.kind not in PUBLISHED, lease.key), default=None)
+
+
 def _classes(entries: Iterable[Entry]) -> dict[Entry, RetentionClass]:
     """The highest class at an entry and below it; parents come before their children."""
     classes = {entry: retention_of(entry) for entry in entries}
@@ -146,10 +153,13 @@ def _node(
     entry: Entry, pool: BlockPool, retention: RetentionClass, *, paths: int, now: float
 ) -> PrefixNode:
     in_use = any(pool.users(block) for block in entry.blocks)
-    parent = entry.parent
+    parent, lease = entry.parent, _ending(entry)
     return PrefixNode(
         node_id=entry.entry_id,
         parent_id=parent.entry_id if parent and parent.parent else None,
+        kind=lease.kind if lease else None,
+        subject_id=lease.key[1] if lease else None,
+        owner_id=lease.key[0] if lease else None,
         scope=entry.scope,
         tokens=len(entry.ids),
         blocks=len(entry.blocks),

@@ -35,11 +35,11 @@ def check(stats: Stats, told: Iterable[Told]) -> None:
     assert Counter(stats.prompt_by_source) == queries
     assert all(cached[source] <= queries[source] for source in cached)
     assert stats.finished_jobs == Counter(reason for _, reason, _ in told)
-    assert stats.misses == Counter(r.miss_reason for _, r in receipts if r.miss_reason)
     _check_drafts(stats, receipts)
-    turns = [r for job, r in receipts if job.job_class is JobClass.INTERACTIVE]
-    _check_times(stats, turns)
-    _check_turns(stats, [one for one in receipts if one[0].job_class is JobClass.INTERACTIVE])
+    turns = [one for one in receipts if one[0].job_class is JobClass.INTERACTIVE]
+    assert stats.misses == Counter(r.miss_reason for _, r in turns if r.miss_reason)
+    _check_times(stats, [receipt for _, receipt in turns])
+    _check_turns(stats, turns)
 
 
 def _check_drafts(stats: Stats, receipts: Iterable[tuple[Job, Receipt]]) -> None:
