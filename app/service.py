@@ -28,6 +28,7 @@ from app.chat.overview import Overview
 from app.chat.presence import Pages
 from app.chat.search import Search
 from app.chat.sequels import Sequels
+from app.chat.shares import Shares
 from app.chat.summaries import Summaries
 from app.chat.supervisor import Supervisor
 from app.chat.versions import Versions
@@ -108,6 +109,9 @@ class Service:
         self.accounting = Accounting(self.db, self.audit)
         liveness = self.supervisor.liveness
         self.overview = Overview(engine, self.misses, self.audit, logs=self.logs, liveness=liveness)
+        self.shares = Shares(
+            engine, self.audit, self.logs, (settings.pinned_share, settings.pinned_share_per_user)
+        )
         self.warming = Warming(self.db, engine, self.library, self.heads)
         self.rights = Rights(self.accounts.revocations, self.logins, self.keys)
         self.gate = Gate(settings, self.logins, self.keys, self.rights, usage=self.usage)

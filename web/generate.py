@@ -12,15 +12,19 @@ from typing import Any
 import msgspec
 
 from app.chat.chronicle import Figures, FiguresOverTime
-from app.chat.misses import MissPage
-from app.chat.overview import PrefixTree, SessionPage
+from app.chat.misses import MissPage, TurnCost
+from app.chat.overview import SessionPage
+from app.chat.prefixes import PrefixTree
+from app.chat.shares import CacheShares
 from app.frames import PROTOCOL, InwardFrame, OutwardFrame, StreamFrame
 from app.people.accounting import UsageSum, UserSums
 from app.people.accounts import AccountView
 from app.people.audit import AuditPage
 from app.people.groups import GroupView
 from app.people.invitations import InvitationView, NewInvitation
+from app.people.keys import OwnedKey
 from app.people.quotas import Quota
+from app.routes.admin import SettingView
 from app.routes.quotas import UsageView
 from app.routes.vitals import Vitals
 
@@ -32,6 +36,8 @@ TOLD = [
     SessionPage,
     PrefixTree,
     MissPage,
+    TurnCost,
+    CacheShares,
     UserSums,
     UsageSum,
     AccountView,
@@ -40,7 +46,9 @@ TOLD = [
     InvitationView,
     NewInvitation,
     Quota,
+    OwnedKey,
     UsageView,
+    SettingView,
     Vitals,
 ]
 """What administrators and auditors are told."""

@@ -45,6 +45,16 @@ class MissFilter(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
+class TurnCost(msgspec.Struct, frozen=True, kw_only=True):
+    """An ended turn in numbers. `first_token_s` is None where there was no first token."""
+
+    response_id: ResponseId
+    created_at: float
+    prompt_tokens: int
+    cached_tokens: int
+    first_token_s: float | None
+
+
 class LastTurn(msgspec.Struct, frozen=True, kw_only=True):
     response_id: ResponseId
     created_at: float
@@ -81,6 +91,17 @@ class Misses:
             next_cursor=None if last is None else cursor_of(last.created_at, last.id),
         )
 
+    async def turns(self, limit: int) -> Sequence[TurnCost]:
+        """The last turns that have a receipt, the newest first: an id sorts by when it was made."""
+        query = select(Response).where(Response.receipt.is_not(None))
+        async with self._db.read() as session:
+            rows = await session.scalars(query.order_by(Response.id.desc()).limit(limit))
+            return [
+                _cost(row.id, row.created_at.timestamp(), row.receipt)
+                for row in rows
+                if row.receipt
+            ]
+
     async def last_turns(
         self, conversation_ids: Sequence[ConversationId]
     ) -> dict[ConversationId, LastTurn]:
@@ -106,6 +127,16 @@ def _miss(row: Response) -> Miss:
         created_at=row.created_at.timestamp(),
         reason=row.miss_reason,
         differs_at=row.differs_at,
+        prompt_tokens=receipt.prompt_tokens,
+        cached_tokens=receipt.cached_tokens,
+        first_token_s=receipt.first_token_s,
+    )
+
+
+def _cost(response_id: ResponseId, created_at: float, receipt: Receipt) -> TurnCost:
+    return TurnCost(
+        response_id=response_id,
+        created_at=created_at,
         prompt_tokens=receipt.prompt_tokens,
         cached_tokens=receipt.cached_tokens,
         first_token_s=receipt.first_token_s,

@@ -6,13 +6,14 @@ most: an evicted conversation is computed again (law 1).
 """
 
 import enum
-from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 
 from app.chat.eventlog import EventLogs
 from app.chat.liveness import Liveness, session_of
-from app.chat.misses import LastTurn, Misses, MissFilter, MissPage
+from app.chat.misses import LastTurn, Misses, MissFilter, MissPage, TurnCost
+from app.chat.prefixes import PrefixTree, prefix_tree
 from app.chat.watching import state_of
 from app.db.types import AuditAct
 from app.errors import NotFound
@@ -20,7 +21,6 @@ from app.frames import CacheState
 from app.ids import ConversationId, UserId
 from app.people.audit import Audit
 from engine.api import (
-    CacheSnapshot,
     Engine,
     Forget,
     Park,
@@ -28,7 +28,7 @@ from engine.api import (
     Warm,
     Wish,
 )
-from engine.figures import BlockCounts, PrefixNode, SessionView, TierCounts
+from engine.figures import BlockCounts, SessionView, TierCounts
 from engine.terms import Tier
 
 LONGEST_PAGE = 500
@@ -96,29 +96,6 @@ class SessionPage(msgspec.Struct, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-class PrefixRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the prefix tree. `tokens` and `blocks` are its own, `all_tokens` those below it too."""
-
-    node_id: int
-    parent_id: int | None
-    scope: str
-    tokens: int
-    blocks: int
-    all_tokens: int
-    in_use: bool
-    retention: str
-    hits: int
-    paths: int
-    idle_s: float
-
-
-class PrefixTree(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest nodes, each with those above it, parents first; `left_out` are smaller."""
-
-    nodes: tuple[PrefixRow, ...]
-    left_out: int
-
-
 class Overview:
     """One per server."""
 
@@ -148,7 +125,7 @@ class Overview:
             block_tokens=card.block_tokens,
             block_bytes=card.block_tokens * card.kv_bytes_per_token,
             blocks=snapshot.blocks,
-            pinned_blocks={_word(kind): count for kind, count in snapshot.pinned_blocks.items()},
+            pinned_blocks={word_of(kind): count for kind, count in snapshot.pinned_blocks.items()},
             tiers=snapshot.tiers,
             sessions={state: states.count(state) for state in CacheState},
         )
@@ -186,6 +163,10 @@ class Overview:
         snapshot = await self._engine.snapshot()
         return prefix_tree(snapshot, max(1, min(limit, MOST_NODES)))
 
+    async def turns(self, limit: int) -> Sequence[TurnCost]:
+        await self._audit.look("turns")
+        return await self._misses.turns(limit)
+
     async def misses(
         self, wanted: MissFilter, *, cursor: str | None = None, limit: int = 50
     ) -> MissPage:
@@ -208,37 +189,6 @@ class Overview:
             self._liveness.renew(subject)
 
 
-def prefix_tree(snapshot: CacheSnapshot, limit: int) -> PrefixTree:
-    """The `limit` nodes that have most at and below them; so a node's parent is there if it is."""
-    sums: dict[int, int] = defaultdict(int)
-    for node in reversed(snapshot.nodes):
-        sums[node.node_id] += node.tokens
-        if node.parent_id is not None:
-            sums[node.parent_id] += sums[node.node_id]
-    largest = sorted(snapshot.nodes, key=lambda node: -sums[node.node_id])[:limit]
-    kept = {node.node_id for node in largest}
-    return PrefixTree(
-        nodes=tuple(_prefix(node, sums) for node in snapshot.nodes if node.node_id in kept),
-        left_out=len(snapshot.nodes) - len(kept),
-    )
-
-
-def _prefix(node: PrefixNode, sums: dict[int, int]) -> PrefixRow:
-    return PrefixRow(
-        node_id=node.node_id,
-        parent_id=node.parent_id,
-        scope=node.scope,
-        tokens=node.tokens,
-        blocks=node.blocks,
-        all_tokens=sums[node.node_id],
-        in_use=node.in_use,
-        retention=_word(node.retention),
-        hits=node.hits,
-        paths=node.paths,
-        idle_s=node.idle_s,
-    )
-
-
 def _row(
     view: SessionView,
     last_turn: LastTurn | None,
@@ -252,8 +202,8 @@ def _row(
         owner_id=view.owner_id,
         state=state_of(view),
         is_running=is_running,
-        retention=_word(view.retention),
-        wished=None if view.wished is None else _word(view.wished),
+        retention=word_of(view.retention),
+        wished=None if view.wished is None else word_of(view.wished),
         expires_in_s=view.expires_in_s,
         idle_s=view.idle_s,
         tier=view.tier,
@@ -269,7 +219,7 @@ def _row(
     )
 
 
-def _word(retention: RetentionClass) -> str:
+def word_of(retention: RetentionClass) -> str:
     return retention.name.lower()
 
 

@@ -39,6 +39,13 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None
 
 
+class OwnedKey(KeyView, frozen=True, kw_only=True):
+    """With whose it is."""
+
+    user_id: UserId
+    email: str
+
+
 class NewKey(msgspec.Struct, frozen=True, kw_only=True):
     """`key` is shown to its owner and never seen again."""
 
@@ -86,6 +93,17 @@ class Keys:
             query = select(ApiKey).where(ApiKey.user_id == user_id, ApiKey.revoked_at.is_(None))
             found = await session.scalars(query.order_by(ApiKey.created_at.desc(), ApiKey.id))
             return [_view(key) for key in found]
+
+    async def everybodys(self) -> Sequence[OwnedKey]:
+        """As `list`, of all users."""
+        query = select(ApiKey, User.email).join(User, User.id == ApiKey.user_id)
+        query = query.where(ApiKey.revoked_at.is_(None))
+        async with self._db.read() as session:
+            found = await session.execute(query.order_by(ApiKey.created_at.desc(), ApiKey.id))
+            return [
+                OwnedKey(**msgspec.structs.asdict(_view(key)), user_id=key.user_id, email=email)
+                for key, email in found
+            ]
 
     async def revoke(self, user_id: UserId, key_id: KeyId) -> None:
         """Raises `NotFound` for a key that is not this user's, or was revoked."""

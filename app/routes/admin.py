@@ -8,13 +8,16 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Annotated, Any
 
+import msgspec
 from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import ServerSentEvent
 
-from app.chat.misses import MissFilter, MissPage
-from app.chat.overview import CacheOverview, Overview, PrefixTree, SessionAct, SessionPage
+from app.chat.misses import MissFilter, MissPage, TurnCost
+from app.chat.overview import CacheOverview, Overview, SessionAct, SessionPage
+from app.chat.prefixes import PrefixTree
+from app.chat.shares import CacheShares, Shares
 from app.chat.supervisor import Supervisor
 from app.chat.watching import CacheChanges, Tally, Watching
 from app.db.base import Database
@@ -26,6 +29,7 @@ from app.routes.gate import Gate
 from app.routes.published.told import EVENT_STREAM, told
 from app.routes.streams import Asked, Frames, stream
 from app.routes.vitals import Vitals, vitals
+from app.settings import SETTINGS, Setting, Settings
 from engine.api import Engine, MissReason
 from engine.errors import EngineError
 
@@ -33,6 +37,15 @@ Cursor = Annotated[str | None, QueryParameter(max_length=400)]
 Day = Annotated[str | None, QueryParameter(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 """Of UTC."""
 Named = Annotated[str | None, QueryParameter(max_length=200)]
+
+
+class SettingView(msgspec.Struct, frozen=True, kw_only=True):
+    """`value` is None where nothing was set; `default` is in words where it is not plain."""
+
+    variable: str
+    value: str | None
+    default: str
+    words: str
 
 
 @get("/admin/health")
@@ -107,6 +120,21 @@ async def read_prefixes(
     return await overview.prefixes(limit)
 
 
+@get("/admin/shares")
+async def read_shares(shares: NamedDependency[Shares]) -> CacheShares:
+    """What each owner's sessions hold, and how much may be pinned."""
+    return await shares.read()
+
+
+@get("/admin/turns")
+async def list_turns(
+    overview: NamedDependency[Overview],
+    limit: Annotated[int, QueryParameter(ge=1, le=500)] = 200,
+) -> Sequence[TurnCost]:
+    """What the last turns cost, the newest first."""
+    return await overview.turns(limit)
+
+
 @get("/admin/misses")
 async def list_misses(
     overview: NamedDependency[Overview],
@@ -154,15 +182,33 @@ async def read_audit(
     return await audit.read(wanted, cursor=cursor, limit=limit)
 
 
+@get("/admin/settings")
+async def read_settings(settings: NamedDependency[Settings]) -> list[SettingView]:
+    """Every setting with the value that is in force; secrets are not told."""
+    return [_setting(one, settings) for one in SETTINGS]
+
+
+def _setting(one: Setting, settings: Settings) -> SettingView:
+    value = getattr(settings, one.field)
+    return SettingView(
+        variable=one.variable,
+        value=None if value is None else one.shown(value).strip("'"),
+        default=one.default.strip("`"),
+        words=one.words,
+    )
+
+
 figure_handlers = [
     read_health,
     read_cache,
     watch_cache,
     list_sessions,
     read_prefixes,
+    read_shares,
+    list_turns,
     list_misses,
     list_users_and_sums,
     sum_usage,
 ]
 """For auditors too."""
-handlers = [act_on_session, read_audit]
+handlers = [act_on_session, read_audit, read_settings]

@@ -1,5 +1,6 @@
-"""Other people, for administrators: accounts, invitations and groups: `/api`."""
+"""Other people, for administrators: accounts, their keys, invitations and groups: `/api`."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated
 
@@ -11,10 +12,11 @@ from litestar.params import FromPath, JSONBody
 from app.chat.departures import Departures
 from app.db.types import AccountRole
 from app.errors import InvalidRequest
-from app.ids import GroupId, InvitationId, UserId
+from app.ids import GroupId, InvitationId, KeyId, UserId
 from app.people.accounts import Accounts, AccountView, Principal
 from app.people.groups import Groups, GroupView
 from app.people.invitations import LINK, Invitations, InvitationView, NewInvitation
+from app.people.keys import Keys, OwnedKey
 from app.routes.published.told import told
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -79,6 +81,19 @@ async def remove_user(
     """With everything that the account owns, for good."""
     await accounts.remove(UserId(user_id))
     await departures.look()
+
+
+@get("/admin/keys")
+async def list_all_keys(keys: NamedDependency[Keys]) -> Sequence[OwnedKey]:
+    """Everybody's that were not revoked, the newest first."""
+    return await keys.everybodys()
+
+
+@delete("/users/{user_id:str}/keys/{key_id:str}")
+async def revoke_users_key(
+    user_id: FromPath[str], key_id: FromPath[str], keys: NamedDependency[Keys]
+) -> None:
+    await keys.revoke(UserId(user_id), KeyId(key_id))
 
 
 # ---------------------------------------------------------------- invitations
@@ -159,6 +174,8 @@ handlers = [
     list_users,
     change_user,
     remove_user,
+    list_all_keys,
+    revoke_users_key,
     list_invitations,
     invite,
     revoke_invitation,

@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from app.chat.board import Board
-from app.chat.overview import prefix_tree
+from app.chat.prefixes import prefix_tree
 from app.chat.watching import Watching
 from app.db.types import AccountRole
+from app.settings import SETTINGS
 from engine.api import MissReason
 from engine.figures import CacheChange
 from engine.kv.tiers import TierSizes
+from engine.terms import SessionId, SubjectKind, Tier
 from tests.kit.desk import Desk, config
 from tests.kit.echo import EchoEngine
 from tests.kit.peers import engine_of
@@ -31,6 +34,9 @@ FIGURES = [
     "/api/admin/sessions",
     "/api/admin/prefixes",
     "/api/admin/misses",
+    "/api/admin/shares",
+    "/api/admin/turns",
+    "/api/admin/figures",
 ]
 
 
@@ -97,6 +103,67 @@ async def test_sessions_tell_of_owner_place_size_and_last_turn_and_no_word_of_wh
     assert (row["state"], row["tier"], row["is_running"]) == ("warm", "device", False)
     told = "".join(answer.text for answer in (owned, *looks))
     assert SECRET not in told and "treasure" not in told
+
+
+async def test_shares_and_turns_sum_up_what_sessions_hold_and_what_their_turns_cost(
+    empty_house: Serving,
+):
+    async with (
+        boss(empty_house) as admin,
+        somebody(empty_house) as ann,
+        somebody(empty_house) as ben,
+    ):
+        for who in (ann, ben, ann):
+            await talked(who)
+        told = await done(await admin.client.get("/api/admin/shares"))
+        turns = await done(await admin.client.get("/api/admin/turns", params={"limit": 2}))
+        listed = await done(await admin.client.get("/api/admin/sessions"))
+
+    rows = listed["items"]
+    assert {one["owner_id"]: one["sessions"] for one in told["owners"]} == {
+        ann.user_id: 2,
+        ben.user_id: 1,
+    }
+    for one in told["owners"]:
+        own = [row for row in rows if row["owner_id"] == one["owner_id"]]
+        assert one["device_bytes"] == sum(row["device_bytes"] for row in own)
+    assert told["owner_limit_bytes"] <= told["pinned_limit_bytes"] <= told["pool_bytes"]
+    newest = sorted((row["last_turn"] for row in rows), key=lambda turn: turn["response_id"])
+    assert [turn["response_id"] for turn in turns] == [
+        turn["response_id"] for turn in reversed(newest[1:])
+    ]
+    assert turns[0]["prompt_tokens"] == newest[-1]["receipt"]["prompt_tokens"]
+
+
+async def test_the_settings_in_force_are_told_without_their_secrets(house: Serving):
+    async with boss(house) as admin:
+        told = await done(await admin.client.get("/api/admin/settings"))
+
+    values = {row["variable"]: row["value"] for row in told}
+    assert list(values) == [one.variable for one in SETTINGS]
+    assert values["KEEPWARM_PORT"] == str(house.service.settings.port)
+    secret = house.service.settings.admin_password
+    assert secret is None or secret not in str(told)
+
+
+async def test_everybodys_keys_are_listed_and_revoked_by_an_administrator(house: Serving):
+    async with boss(house) as admin, somebody(house) as ann:
+        listed = await done(await admin.client.get("/api/admin/keys"))
+        path = f"/api/users/{ann.user_id}/keys/{ann.key.view.id}"
+        refused = await ann.client.delete(path)
+        foreign = await admin.client.delete(path.replace(ann.user_id, admin.user_id))
+        await done(await admin.client.delete(path))
+        after = await ann.ask("GET", "/v1/models")
+        acts = await done(
+            await admin.client.get("/api/admin/audit", params={"subject_id": ann.user_id})
+        )
+
+    (row,) = [one for one in listed if one["user_id"] == ann.user_id]
+    assert (row["id"], row["email"]) == (ann.key.view.id, ann.email)
+    assert ann.key.key not in str(listed)
+    assert (refused.status_code, foreign.status_code, after.status_code) == (403, 404, 401)
+    assert acts["items"][0]["act"] == "key.revoked"
+    assert acts["items"][0]["actor_id"] == admin.user_id
 
 
 async def test_a_session_is_parked_warmed_and_evicted_and_answers_all_the_same(house: Serving):
@@ -304,4 +371,26 @@ def test_the_largest_part_of_a_prefix_tree_is_a_tree(limit: int):
     assert all(row.parent_id is None or row.parent_id in ids for row in tree.nodes)
     assert len(tree.nodes) + tree.left_out == len(whole.nodes)
     roots = sum(row.all_tokens for row in tree.nodes if row.parent_id is None)
+    leaves = {row.subject_id: row for row in tree.nodes if row.kind is SubjectKind.SESSION}
+    assert limit < len(whole.nodes) or set(leaves) == {f"s{at}" for at in range(4)}
     assert limit < len(whole.nodes) or roots == sum(node.tokens for node in whole.nodes)
+
+
+def test_what_lies_in_a_lower_tier_alone_stands_behind_its_session():
+    desk = Desk(config())
+    desk.run(desk.job(list(range(2, 50)), session="here"))
+    snapshot = desk.core.snapshot(desk.now)
+    (view,) = snapshot.sessions
+    more = msgspec.structs.replace(view, disk_tokens=view.cached_tokens + 30)
+    away = msgspec.structs.replace(
+        view, session_id=SessionId("away"), cached_tokens=0, host_tokens=20
+    )
+
+    tree = prefix_tree(msgspec.structs.replace(snapshot, sessions=(more, away)), 100)
+
+    end = next(row for row in tree.nodes if row.subject_id == "here" and row.node_id > 0)
+    parked = {row.subject_id: row for row in tree.nodes if row.node_id < 0}
+    assert (parked["here"].parent_id, parked["here"].tokens) == (end.node_id, 30)
+    assert (parked["away"].parent_id, parked["away"].tokens) == (None, 20)
+    assert (parked["here"].tier, parked["away"].tier) == (Tier.DISK, Tier.HOST)
+    assert end.all_tokens == end.tokens + 30

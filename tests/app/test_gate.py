@@ -56,6 +56,8 @@ FIGURES = {
     "misses",
     "prefixes",
     "sessions",
+    "shares",
+    "turns",
     "usage",
     "users",
 }

@@ -44,6 +44,13 @@ export interface BlockCounts {
 
 export type CacheChange = "damaged" | "degraded" | "evicted" | "failed" | "forgotten" | "leased" | "let_go" | "parked" | "published" | "restored" | "spilled";
 
+export interface CacheShares {
+  pool_bytes: number;
+  pinned_limit_bytes: number;
+  owner_limit_bytes: number;
+  owners: readonly (OwnerShare)[];
+}
+
 export type CacheState = "cold" | "parked" | "warm";
 
 export interface CachedBySource {
@@ -141,6 +148,8 @@ export interface InvitationView {
   expires_at: number;
 }
 
+export type KeyScope = "figures" | "read" | "write";
+
 export interface LastTurn {
   response_id: string;
   created_at: number;
@@ -172,9 +181,34 @@ export interface NewInvitation {
   view: InvitationView;
 }
 
+export interface OwnedKey {
+  id: string;
+  name: string;
+  prefix: string;
+  scopes: readonly (KeyScope)[];
+  created_at: number;
+  last_used_at: number | null;
+  expires_at: number | null;
+  user_id: string;
+  email: string;
+}
+
+export interface OwnerShare {
+  owner_id: string;
+  sessions: number;
+  running: number;
+  device_bytes: number;
+  pinned_bytes: number;
+  parked_bytes: number;
+}
+
 export interface PrefixRow {
   node_id: number;
   parent_id: number | null;
+  kind: SubjectKind | null;
+  subject_id: string | null;
+  owner_id: string | null;
+  tier: Tier;
   scope: string;
   tokens: number;
   blocks: number;
@@ -250,6 +284,15 @@ export interface SessionRow {
   last_turn: LastTurn | null;
 }
 
+export interface SettingView {
+  variable: string;
+  value: string | null;
+  default: string;
+  words: string;
+}
+
+export type SubjectKind = "document" | "owner" | "persona" | "session";
+
 export type Tier = "device" | "disk" | "host";
 
 export interface TierCounts {
@@ -257,6 +300,14 @@ export interface TierCounts {
   segments: number;
   used_bytes: number;
   limit_bytes: number;
+}
+
+export interface TurnCost {
+  response_id: string;
+  created_at: number;
+  prompt_tokens: number;
+  cached_tokens: number;
+  first_token_s: number | null;
 }
 
 export interface TurnTokens {

@@ -1,0 +1,84 @@
+"""What each owner's sessions hold of the cache, and how much all and each may pin.
+
+For administrators and auditors: sizes and ids.
+"""
+
+from collections import defaultdict
+
+import msgspec
+
+from app.chat.eventlog import EventLogs
+from app.ids import ConversationId
+from app.people.audit import Audit
+from engine.api import Engine, RetentionClass
+from engine.figures import SessionView
+
+
+class OwnerShare(msgspec.Struct, frozen=True, kw_only=True):
+    """`device_bytes` and `pinned_bytes` count what is shared once for each session."""
+
+    owner_id: str
+    sessions: int
+    running: int
+    """In how many a turn is being written."""
+    device_bytes: int
+    pinned_bytes: int
+    parked_bytes: int
+
+
+class CacheShares(msgspec.Struct, frozen=True, kw_only=True):
+    """Owners by what they hold of the pool, the largest first."""
+
+    pool_bytes: int
+    pinned_limit_bytes: int
+    owner_limit_bytes: int
+    """What one owner may pin of it."""
+    owners: tuple[OwnerShare, ...]
+
+
+class Shares:
+    """One per server. `pinned_shares`: of the pool that all, and that each owner, may pin."""
+
+    def __init__(
+        self, engine: Engine, audit: Audit, logs: EventLogs, pinned_shares: tuple[float, float]
+    ) -> None:
+        self._engine = engine
+        self._audit = audit
+        self._logs = logs
+        self._pinned_shares = pinned_shares
+
+    async def read(self) -> CacheShares:
+        """Raises `EngineError`."""
+        await self._audit.look("shares")
+        card, snapshot = await self._engine.info(), await self._engine.snapshot(tree=False)
+        views: dict[str, list[SessionView]] = defaultdict(list)
+        for view in snapshot.sessions:
+            views[view.owner_id].append(view)
+        token_bytes = card.kv_bytes_per_token
+        owners = [
+            self._share(owner_id, own, card.block_tokens * token_bytes, token_bytes)
+            for owner_id, own in views.items()
+        ]
+        pool_bytes = card.pool_blocks * card.block_tokens * token_bytes
+        limit, owner_limit = (int(pool_bytes * share) for share in self._pinned_shares)
+        return CacheShares(
+            pool_bytes=pool_bytes,
+            pinned_limit_bytes=limit,
+            owner_limit_bytes=owner_limit,
+            owners=tuple(sorted(owners, key=lambda one: (-one.device_bytes, one.owner_id))),
+        )
+
+    def _share(
+        self, owner_id: str, views: list[SessionView], block_bytes: int, token_bytes: int
+    ) -> OwnerShare:
+        live = self._logs.live_conversations()
+        pinning = [view for view in views if view.retention >= RetentionClass.KEPT]
+        parked_tokens = sum(max(view.host_tokens, view.disk_tokens) for view in views)
+        return OwnerShare(
+            owner_id=owner_id,
+            sessions=len(views),
+            running=sum(ConversationId(view.session_id) in live for view in views),
+            device_bytes=sum(view.blocks for view in views) * block_bytes,
+            pinned_bytes=sum(view.blocks for view in pinning) * block_bytes,
+            parked_bytes=parked_tokens * token_bytes,
+        )
