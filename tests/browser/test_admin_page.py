@@ -14,7 +14,7 @@ from tests.kit.server import ROOT, Server, start_server
 pytestmark = pytest.mark.browser
 
 TURN_MS = 60_000
-PAGES = ["overview"]
+PAGES = ["overview", "sessions", "prefixes", "misses"]
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +103,54 @@ def test_the_figures_shown_are_the_servers_counters_and_follow_them(page: Page, 
     expect(free).to_have_text(f"{now['blocks']['free']:,}", timeout=TURN_MS)
 
 
+def test_the_last_turns_of_a_reason_are_a_click_away(page: Page):
+    region = page.get_by_role("region", name="Why turns computed more than their new part")
+    region.get_by_role("link", name="First turn").click()
+
+    row = page.get_by_role("row").nth(1)
+    expect(row).to_contain_text("First turn")
+    (newest, *_) = asked(page, "/api/admin/misses?reason=first_turn")["items"]
+    expect(row).to_contain_text(f"{newest['prompt_tokens']:,}")
+
+
+def test_a_session_is_parked_and_it_is_evicted_once_that_is_confirmed(page: Page, server: Server):
+    talk(server, "Tell me more about lighthouses, please. " * 30)
+    page.get_by_role("link", name="Sessions").click()
+    row = page.locator("tbody tr").last
+    session_id = row.locator(".mono").get_attribute("title")
+    mine = page.locator("tbody tr").filter(has=page.locator(f"[title='{session_id}']"))
+
+    expect(mine.locator(".state")).to_have_text("Warm")
+    mine.get_by_role("button", name="Park").click()
+    expect(mine).to_contain_text("on disk", timeout=TURN_MS)
+    mine.get_by_role("button", name="Evict").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(mine).to_have_count(1)
+    mine.get_by_role("button", name="Evict").click()
+    page.get_by_role("dialog").get_by_role("button", name="Evict").click()
+
+    expect(mine).to_have_count(0)
+
+
+def test_the_prefix_tree_is_drawn_and_every_branch_can_be_reached_with_the_keyboard(page: Page):
+    page.get_by_role("link", name="Prefix tree").click()
+    page.get_by_role("img", name="The prefix tree").wait_for()
+    told = asked(page, "/api/admin/prefixes?limit=3000")["nodes"]
+    page.get_by_text("As a table").press("Enter")
+    rows = page.get_by_role("region", name="As a table").locator("tbody tr")
+
+    expect(rows).to_have_count(len(told))
+    rows.last.get_by_role("button").press("Enter")
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="Whole tree").press("Enter")
+    expect(rows).to_have_count(len(told))
+    drawn = page.evaluate(
+        "() => { const c = document.querySelector('canvas');"
+        " return c.getContext('2d').getImageData(8, 8, 1, 1).data[3] }"
+    )
+    assert drawn > 0
+
+
 def percent(part: int, whole: int) -> str:
     """As the page writes it: one place, where it is not a nought."""
     return f"{100 * part / whole:.1f}".removesuffix(".0") + "%"
@@ -112,7 +160,7 @@ def test_the_page_can_be_used_by_everybody_on_every_screen(page: Page):
     """Axe finds nothing, on a phone and on a desk, in both themes."""
     for name in PAGES:
         page.evaluate("name => { location.hash = name }", name)
-        page.get_by_role("navigation").locator(f"a[href='#{name}'][aria-current]").wait_for()
+        page.get_by_role("navigation").locator(f"a[href='#{name}'][aria-current]").first.wait_for()
         for width in (375, 1200):
             page.set_viewport_size({"width": width, "height": 900})
             for scheme in SCHEMES:

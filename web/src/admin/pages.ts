@@ -22,6 +22,9 @@ interface Section {
 
 export const SECTIONS = {
   overview: { group: "figures", load: () => Promise.resolve({ default: Overview }) },
+  sessions: { group: "figures", load: () => import("./Sessions.svelte") },
+  prefixes: { group: "figures", load: () => import("./Prefixes.svelte") },
+  misses: { group: "figures", load: () => import("./Misses.svelte") },
 } satisfies Record<string, Section>;
 
 export type SectionName = keyof typeof SECTIONS;

@@ -4,16 +4,20 @@ import type {
   AccountRole,
   AccountView,
   AuditPage,
+  CacheShares,
   Figures,
   FiguresOverTime,
   GroupView,
   InvitationView,
   MissPage,
   NewInvitation,
+  OwnedKey,
   PrefixTree,
   Quota,
   QuotaKind,
   SessionPage,
+  SettingView,
+  TurnCost,
   UsageSum,
   UserSums,
   Vitals,
@@ -40,6 +44,10 @@ export const admin = {
   misses: (reason: string | null, cursor: string | null) =>
     call<MissPage>("GET", `/api/admin/misses?${query({ reason, cursor, limit: 20 })}`),
 
+  shares: () => call<CacheShares>("GET", "/api/admin/shares"),
+  turns: (limit: number) =>
+    call<readonly TurnCost[]>("GET", `/api/admin/turns?${query({ limit })}`),
+
   sums: () => call<readonly UserSums[]>("GET", "/api/admin/users"),
   usage: (by: readonly UsageBy[], since: string | null) =>
     call<readonly UsageSum[]>(
@@ -48,6 +56,11 @@ export const admin = {
     ),
   audit: (act: string | null, cursor: string | null) =>
     call<AuditPage>("GET", `/api/admin/audit?${query({ act, cursor, limit: 50 })}`),
+
+  settings: () => call<readonly SettingView[]>("GET", "/api/admin/settings"),
+  keys: () => call<readonly OwnedKey[]>("GET", "/api/admin/keys"),
+  revokeKey: (userId: string, keyId: string) =>
+    call<null>("DELETE", `/api/users/${within(userId)}/keys/${within(keyId)}`),
 
   setRole: (id: string, role: AccountRole) =>
     call<AccountView>("PATCH", `/api/users/${within(id)}`, { role }),
