@@ -10,8 +10,8 @@ const de: typeof en = {
   signInWith: (provider) => `Mit ${provider} anmelden`,
   continueWith: (provider) => `Mit ${provider} weiter`,
 
-  setUp: "Keepwarm einrichten",
-  setUpLead: "Dieser Link legt das Konto des Administrators an. Er gilt einmal.",
+  setUp: "Willkommen bei Keepwarm",
+  setUpLead: "Dieser Link legt dein Konto an. Er gilt einmal.",
   name: "Dein Name",
   passwordHint:
     "Mindestens 8 Zeichen; ein paar Wörter ohne Zusammenhang sind besser als Sonderzeichen.",
@@ -19,7 +19,7 @@ const de: typeof en = {
   creating: "Wird eingerichtet …",
   incompleteLink: "Dieser Link ist unvollständig",
   incompleteLinkLead:
-    "Öffne den ganzen Link, den Keepwarm beim Start ausgegeben hat: Er endet auf „#token=…“.",
+    "Öffne den ganzen Link, so wie du ihn bekommen hast oder wie Keepwarm ihn beim Start ausgegeben hat: Er endet auf „#token=…“.",
   signInInstead: "Stattdessen anmelden",
 
   refusals: {

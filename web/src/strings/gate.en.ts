@@ -10,15 +10,15 @@ export default {
   signInWith: (provider: string) => `Sign in with ${provider}`,
   continueWith: (provider: string) => `Continue with ${provider}`,
 
-  setUp: "Set up Keepwarm",
-  setUpLead: "This link makes the administrator’s account. It works once.",
+  setUp: "Welcome to Keepwarm",
+  setUpLead: "This link makes your account. It works once.",
   name: "Your name",
   passwordHint: "At least 8 characters; a few unrelated words are better than symbols.",
   create: "Create the account",
   creating: "Setting up…",
   incompleteLink: "This link is not complete",
   incompleteLinkLead:
-    "Open the whole link that Keepwarm printed when it started: it ends in “#token=…”.",
+    "Open the whole link, as you were given it or as Keepwarm printed it when it started: it ends in “#token=…”.",
   signInInstead: "Sign in instead",
 
   /** Why somebody came back from a provider without being signed in, by its code. */
