@@ -142,7 +142,9 @@ def test_what_a_conversation_begins_with_is_computed_once_and_then_found(
     expect(page.locator(".receipt").last).to_contain_text("from a document, shared")
 
 
-def test_a_persona_has_versions_and_is_deleted_when_nothing_is_under_it(page: Page):
+def test_a_persona_has_versions_and_is_deleted_when_nothing_is_under_it(
+    page: Page,
+):
     make_persona(page, "Mate")
     dialog = settings(page, "Personas")
     dialog.get_by_role("button", name="Mate").first.click()
@@ -159,6 +161,20 @@ def test_a_persona_has_versions_and_is_deleted_when_nothing_is_under_it(page: Pa
     page.get_by_role("button", name="Done").click()
     send(page, "Say hello.")
     wait_for_end(page)
+    began = page.get_by_role("note", name="What this conversation began with")
+    expect(began).to_contain_text(re.compile(r"Bosun\s+\d+ tokens"))
+    dialog = settings(page, "Personas")
+    dialog.get_by_role("button", name="Bosun").first.click()
+    dialog.get_by_label("Instructions").fill("You are another mate.")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("button", name="Bosun").first).to_contain_text("version 3")
+    close(page)
+    began.get_by_role("button", name="Take the newest version").click()
+    expect(began).to_contain_text(re.compile(r"Bosun\s+\d+ tokens"))
+    send(page, "And now?")
+    wait_for_end(page, answers=2)
+    assert receipt(page)["miss_reason"] == "instructions_changed"
+
     dialog = settings(page, "Personas")
     remove(page, "Bosun")
     expect(page.get_by_role("alert")).to_contain_text("still in use")

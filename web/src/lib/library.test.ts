@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { idsOf, type Item, NO_HEAD, weightOf } from "./library";
+import { idsOf, type Item, NO_HEAD, wasChosen, weightOf } from "./library";
 
 const item = (id: string, given: Partial<Item> = {}): Item => ({
   id,
@@ -22,6 +22,15 @@ describe("a head", () => {
       persona_id: "p",
       document_ids: ["d"],
     });
+  });
+
+  it("is worth telling of where somebody chose it", () => {
+    const made = { persona_id: "persona_default", persona_version: 1, document_ids: [] };
+
+    expect(wasChosen(made)).toBe(false);
+    expect(wasChosen({ ...made, persona_id: null })).toBe(false);
+    expect(wasChosen({ ...made, persona_id: "p" })).toBe(true);
+    expect(wasChosen({ ...made, document_ids: ["d"] })).toBe(true);
   });
 
   it("weighs what its persona brings, and nothing twice", () => {

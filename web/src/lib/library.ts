@@ -21,6 +21,9 @@ export interface Head {
   readonly documents: readonly Item[];
 }
 
+/** The persona that a conversation has where nothing was chosen. */
+export const STANDARD = "persona_default";
+
 export const NO_HEAD: Head = { persona: null, documents: [] };
 
 /** As the server asks for it; what is left out is its own choice. */
@@ -35,6 +38,17 @@ export function idsOf({ persona, documents }: Head): HeadIds {
     ...(documents.length === 0 ? {} : { document_ids: documents.map(({ id }) => id) }),
   };
 }
+
+/** What a conversation was made with. */
+export interface Made {
+  readonly persona_id: string | null;
+  readonly persona_version: number | null;
+  readonly document_ids: readonly string[];
+}
+
+/** Whether there was a choice that is worth telling of. */
+export const wasChosen = ({ persona_id, document_ids }: Made): boolean =>
+  (persona_id !== null && persona_id !== STANDARD) || document_ids.length > 0;
 
 export interface Weight {
   readonly tokens: number;

@@ -84,6 +84,10 @@ export const own = {
   rewritePersona: (id: string, says: PersonaText) =>
     call<Persona>("POST", `${at("personas", id)}/versions`, says),
 
+  /** The conversation leaves the versions that it began with for the newest. */
+  moveOn: (conversationId: string) =>
+    call<unknown>("POST", `${at("conversations", conversationId)}/newest`),
+
   documents: () => call<readonly Item[]>("GET", "/api/documents"),
   document: (id: string) => call<Document>("GET", at("documents", id)),
   makeDocument: (says: DocumentText) => call<Document>("POST", "/api/documents", says),

@@ -1,7 +1,8 @@
-// The line under a new conversation's heading, brought in with its words once the page is drawn.
+// What a conversation begins with, or began with: brought in with its words once the page is drawn.
 
 import { speak } from "../strings/settings";
 
 await speak();
 
 export { default as Start } from "./Start.svelte";
+export { default as Under } from "./Under.svelte";

@@ -95,6 +95,9 @@ const de: typeof en = {
   weight: (tokens) => `Am Kopf: ${tokens}.`,
   weightWarm: (tokens) => `Davon werden ${tokens} für alle warm gehalten.`,
   weightOnce: "Die erste Unterhaltung liest es; jede weitere findet es im Cache.",
+  beganWith: "Womit diese Unterhaltung begann",
+  moveOn: "Neueste Version nehmen",
+  moveOnWhat: "Die nächste Anfrage liest den neuen Kopf einmal; von da an steht er im Cache.",
   manage: "Verwalten",
 
   // ---------------------------------------------------------------- the account

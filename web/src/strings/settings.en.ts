@@ -94,6 +94,9 @@ export default {
   weight: (tokens: string) => `At the head: ${tokens}.`,
   weightWarm: (tokens: string) => `Of these ${tokens} are kept warm for everybody.`,
   weightOnce: "The first conversation reads it; every later one finds it in the cache.",
+  beganWith: "What this conversation began with",
+  moveOn: "Take the newest version",
+  moveOnWhat: "The next turn reads the new head once; from then on it is found in the cache.",
   manage: "Manage",
 
   // ---------------------------------------------------------------- the account
