@@ -112,10 +112,11 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 	@git ls-files 'app/*.py' | xargs cat | wc -l | sed 's/^/lines of app: /'
 	@git ls-files 'web/src' | grep -v generated | xargs cat | wc -l | sed 's/^/lines of web: /'
 
-# Two files at a time, one torch thread each: threads that spin for each other's core are far slower.
+# Three files at a time, for one of them often waits, on one torch thread each: threads that spin for
+# each other's core are far slower.
 test: chromium nginx compiler provider tests/dialect/ts/node_modules/.package-lock.json check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
-	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 contract: .venv/tested ## Ask a server all that its OpenAPI document allows and forbids: half an hour. CONTRACT=--examples=9
 	$(PY) -m tests.kit.contract $(CONTRACT)

