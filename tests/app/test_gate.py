@@ -434,7 +434,7 @@ def test_who_answers_no_ping_for_twenty_seconds_is_gone(house: Serving):
 
 async def opens(somebody: Person) -> None:
     """A seat is free again as soon as the server has seen a socket close."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(InvalidStatus):
                 async with somebody.tab():

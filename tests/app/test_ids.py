@@ -289,11 +289,9 @@ async def test_19_an_odd_id_or_anothers_in_any_frame_is_unknown_and_the_socket_g
         ids = await belongings(house, ann)
         before = await everything(ann)
         mine = await eve.conversation()
-        sent = [
-            frame for named in (*ids.values(), *(odd for _, odd in ODD)) for frame in frames(named)
-        ]
-        for frame in sent:
-            await tab.socket.send(json.dumps(frame))
+        for named in (*ids.values(), *(odd for _, odd in ODD)):
+            for frame in frames(named):
+                await tab.socket.send(json.dumps(frame))
             subscribe = {"type": "subscribe", "request_id": "still", "conversation_id": mine}
             await tab.socket.send(json.dumps(subscribe))
             while not isinstance(heard := await tab.receive(), Subscribed):
