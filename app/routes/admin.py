@@ -190,9 +190,11 @@ async def read_settings(settings: NamedDependency[Settings]) -> list[SettingView
 
 def _setting(one: Setting, settings: Settings) -> SettingView:
     value = getattr(settings, one.field)
+    # As it would be written in the environment.
+    written = int(value) if isinstance(value, bool) else value
     return SettingView(
         variable=one.variable,
-        value=None if value is None else one.shown(value).strip("'"),
+        value=None if value is None else one.shown(str(written)).strip("'"),
         default=one.default.strip("`"),
         words=one.words,
     )

@@ -10,11 +10,16 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Viewport
 
 from tests.browser.test_chat import SCHEMES, axe_faults
 from tests.kit.server import ROOT, Server, start_server
+from tests.kit.tab import PASSWORD
 
 pytestmark = pytest.mark.browser
 
 TURN_MS = 60_000
-PAGES = ["overview", "sessions", "prefixes", "misses"]
+PAGES = [
+    *("overview", "sessions", "prefixes", "misses"),
+    *("usage", "people", "invitations", "groups", "keys"),
+    *("audit", "health", "settings"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +154,59 @@ def test_the_prefix_tree_is_drawn_and_every_branch_can_be_reached_with_the_keybo
         " return c.getContext('2d').getImageData(8, 8, 1, 1).data[3] }"
     )
     assert drawn > 0
+
+
+def test_somebody_is_invited_joins_a_group_gets_a_quota_and_is_shut_out(page: Page, server: Server):
+    page.get_by_role("link", name="Groups").click()
+    page.get_by_label("Name of the group").fill("Editors")
+    page.get_by_role("button", name="Make a group").click()
+    page.get_by_role("region", name="Editors").wait_for()
+
+    page.get_by_role("link", name="Invitations").click()
+    page.get_by_label("Whom it is for").fill("Mara")
+    page.get_by_label("Editors").check()
+    page.get_by_role("button", name="Make a link").click()
+    link = page.locator("code").inner_text()
+    joined = {"token": link.partition("#token=")[2], "email": "mara@example.org"}
+    accept(server, joined | {"name": "Mara", "password": PASSWORD})
+
+    page.get_by_role("link", name="People").click()
+    row = page.get_by_role("row").filter(has_text="mara@example.org")
+    row.get_by_label("Role of").select_option("auditor")
+    row.get_by_role("button", name="Quotas").click()
+    quotas = page.get_by_role("region", name="Quotas of mara@example.org").first
+    turns = quotas.get_by_role("row").filter(has_text="Turns a day")
+    turns.get_by_label("New value").fill("7")
+    turns.get_by_role("button", name="Set", exact=True).click()
+    expect(turns).to_contain_text("set here")
+    row.get_by_role("button", name="Shut out").click()
+    page.get_by_role("dialog").get_by_role("button", name="Shut out").click()
+    expect(row).to_contain_text("Let in again")
+
+    (mara,) = [one for one in asked(page, "/api/users") if one["email"] == "mara@example.org"]
+    (group,) = asked(page, "/api/groups")
+    assert (mara["role"], mara["is_disabled"]) == ("auditor", True)
+    assert group["member_ids"] == [mara["id"]]
+    told = asked(page, f"/api/users/{mara['id']}/quotas")
+    assert told == [{"kind": "requests_per_day", "allowed": 7}]
+    page.get_by_role("link", name="Audit log").click()
+    expect(page.locator("tbody tr").first).to_contain_text("Account shut out")
+
+
+def accept(server: Server, invitation: dict[str, str]) -> None:
+    """As a stranger's browser."""
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        client.get("/api/account")
+        client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
+        client.post("/api/setup", json=invitation).raise_for_status()
+
+
+def test_the_page_speaks_german_where_that_is_wanted(chromium: Browser, server: Server):
+    with contextlib.closing(chromium.new_context(locale="de-DE")) as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/admin")
+        expect(page.get_by_role("button", name="Anmelden")).to_be_visible()
+        assert page.evaluate("document.documentElement.lang") == "de"
 
 
 def percent(part: int, whole: int) -> str:

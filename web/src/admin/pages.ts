@@ -20,11 +20,27 @@ interface Section {
   readonly load: () => Promise<{ default: Page }>;
 }
 
+/** For what asks for nothing; it is given the same, and does not look. */
+const plain = (load: () => Promise<{ default: unknown }>): Section["load"] =>
+  load as Section["load"];
+
 export const SECTIONS = {
   overview: { group: "figures", load: () => Promise.resolve({ default: Overview }) },
   sessions: { group: "figures", load: () => import("./Sessions.svelte") },
   prefixes: { group: "figures", load: () => import("./Prefixes.svelte") },
   misses: { group: "figures", load: () => import("./Misses.svelte") },
+  usage: { group: "people", load: () => import("./Usage.svelte") },
+  people: { group: "people", load: () => import("./People.svelte") },
+  invitations: {
+    group: "people",
+    isForAdmins: true,
+    load: plain(() => import("./Invitations.svelte")),
+  },
+  groups: { group: "people", isForAdmins: true, load: plain(() => import("./Groups.svelte")) },
+  keys: { group: "people", isForAdmins: true, load: plain(() => import("./Keys.svelte")) },
+  audit: { group: "server", isForAdmins: true, load: plain(() => import("./Audit.svelte")) },
+  health: { group: "server", load: plain(() => import("./Health.svelte")) },
+  settings: { group: "server", isForAdmins: true, load: plain(() => import("./Settings.svelte")) },
 } satisfies Record<string, Section>;
 
 export type SectionName = keyof typeof SECTIONS;

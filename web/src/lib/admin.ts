@@ -19,6 +19,7 @@ import type {
   SettingView,
   TurnCost,
   UsageSum,
+  UsageView,
   UserSums,
   Vitals,
 } from "../generated/admin";
@@ -83,6 +84,7 @@ export const admin = {
   leave: (id: string, userId: string) =>
     call<null>("DELETE", `/api/groups/${within(id)}/members/${within(userId)}`),
 
+  usageOf: (id: string) => call<UsageView>("GET", `/api/users/${within(id)}/usage`),
   quotas: (of: "users" | "groups", id: string) =>
     call<readonly Quota[]>("GET", `/api/${of}/${within(id)}/quotas`),
   setQuota: (of: "users" | "groups", id: string, kind: QuotaKind, allowed: number | null) =>

@@ -1,4 +1,5 @@
 import type en from "./admin.en";
+import office from "./office.de";
 
 const de: typeof en = {
   title: "Verwaltung",
@@ -33,7 +34,6 @@ const de: typeof en = {
   close: "Schließen",
   more: "Mehr zeigen",
   none: "Noch nichts.",
-  today: "jetzt",
 
   live: "Live",
   liveLost: "Gerade keine Zahlen; wird wieder versucht",
@@ -216,6 +216,8 @@ const de: typeof en = {
       `${tokens} Tokens, ${hits} Treffer, ${paths} Unterhaltungen`,
     parkedLegend: "Darunter geparkt",
   },
+
+  ...office,
 };
 
 export default de;

@@ -1,5 +1,7 @@
 // English, and the form that every other language has.
 
+import office from "./office.en";
+
 export default {
   title: "Administration",
   toChat: "Back to the chat",
@@ -33,7 +35,6 @@ export default {
   close: "Close",
   more: "Show more",
   none: "Nothing yet.",
-  today: "now",
 
   live: "Live",
   liveLost: "No figures just now; trying again",
@@ -216,4 +217,6 @@ export default {
       `${tokens} tokens, ${hits} hits, ${paths} conversations`,
     parkedLegend: "Parked below",
   },
+
+  ...office,
 };
