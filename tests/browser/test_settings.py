@@ -330,6 +330,20 @@ def test_the_first_administrator_comes_by_the_link_that_the_start_prints(
             expect(sure.get_by_role("alert")).to_contain_text("the last administrator")
 
 
+def test_on_a_phone_the_settings_take_the_place_of_the_list(page: Page):
+    page.set_viewport_size({"width": 375, "height": 720})
+    menu = page.get_by_role("button", name="Open the list of conversations")
+    menu.click()
+    dialog = settings(page, "Use")
+    expect(dialog.get_by_text("Tokens today")).to_be_in_viewport()
+    expect(dialog.get_by_role("button", name="Use", exact=True)).to_be_in_viewport()
+
+    close(page)
+
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(menu).to_be_focused()
+
+
 def test_the_settings_have_no_accessibility_faults(page: Page, tmp_path: Path):
     make_persona(page, "Mate")
     upload(page, tmp_path / "charter.html")
