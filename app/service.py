@@ -97,7 +97,7 @@ class Service:
         self.summaries = Summaries(
             engine, self.supervisor.intake, Sequels(self.db, self.hub, self.usage), self.usage
         )
-        self.items = Items(self.db, self.supervisor, self.usage)
+        self.items = Items(self.db, self.supervisor, self.usage, self.engine)
         self.departures = Departures(self.db, self.supervisor)
         self.heads = self.supervisor.heads
         self.board = self.supervisor.liveness.board

@@ -21,9 +21,10 @@ from app.db.models import Conversation, Message, Response
 from app.db.types import Origin
 from app.errors import Conflict, NotFound
 from app.events import MessageView, ResponseStatus
-from app.ids import ConversationId, MessageId, UserId, new_conversation_id
+from app.ids import ConversationId, MessageId, ResponseId, UserId, new_conversation_id
 from app.people.accounts import Principal
 from app.people.usage import Usage, correct
+from engine.api import CallForm, Engine
 from engine.api import Message as Said
 
 Labels = dict[str, str]
@@ -47,8 +48,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 class Items:
     """One user's labelled conversations at a time."""
 
-    def __init__(self, db: Database, supervisor: Supervisor, usage: Usage) -> None:
+    def __init__(self, db: Database, supervisor: Supervisor, usage: Usage, engine: Engine) -> None:
         self._db = db
+        self._engine = engine
         self._usage = usage
         self._supervisor = supervisor
 
@@ -83,8 +85,21 @@ class Items:
 
     # ------------------------------------------------------------ items
 
+    async def call_form(self) -> CallForm | None:
+        """In which the calls of replies stand in their texts; None where they call nothing."""
+        return (await self._engine.info()).template.calls
+
+    async def of_response(self, principal: Principal, response_id: ResponseId) -> tuple[Item, ...]:
+        """What the response's request brought, oldest first. Raises `NotFound`."""
+        brought = await self._supervisor.input_items(principal, response_id)
+        return tuple(Item(message=one, status=ResponseStatus.COMPLETED) for one in brought)
+
     async def add(
-        self, principal: Principal, conversation_id: ConversationId, said: tuple[Said, ...]
+        self,
+        principal: Principal,
+        conversation_id: ConversationId,
+        said: tuple[Said, ...],
+        results: tuple[str, ...] = (),
     ) -> tuple[Item, ...]:
         """Behind what is there; returns when they are computed as well.
 
@@ -92,6 +107,7 @@ class Items:
         """
         warm_up = TurnRequest(
             messages=said,
+            results=results,
             conversation_id=conversation_id,
             act=Act.APPEND,
             instructions=await self._instructions(principal.user_id, conversation_id),

@@ -33,7 +33,7 @@ async def domain(db: Database, engine: EchoEngine) -> AsyncIterator[Domain]:
 
 @pytest.fixture
 def items(domain: Domain) -> Items:
-    return Items(domain.db, domain.supervisor, domain.usage)
+    return Items(domain.db, domain.supervisor, domain.usage, domain.engine)
 
 
 @pytest.fixture

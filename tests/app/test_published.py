@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection
 
+from app.chat.calls import Call, Written, spelled
 from app.events import ResponseEnded, TextDelta
 from app.frames import (
     PROTOCOL,
@@ -36,7 +37,8 @@ from app.frames import (
     Unsubscribed,
     Welcome,
 )
-from tests.kit.echo import EchoEngine
+from engine.api import JobClass
+from tests.kit.echo import CALL_FORM, EchoEngine
 from tests.kit.peers import dialect_socket, engine_of, open_engine, somebody_at
 from tests.kit.schemas import Frames
 from tests.kit.server import ROOT
@@ -207,6 +209,7 @@ async def test_every_event_of_a_real_dialect_socket_is_valid_by_its_schema(
 ):
     said: list[dict[str, Any]] = []
     heard: list[dict[str, Any]] = []
+    calling = spelled(Written(text="", calls=(Call(name="tide", arguments="{}"),)), CALL_FORM)
     async with dialect_socket(house) as socket:
 
         async def say(**event: Any) -> None:
@@ -221,6 +224,11 @@ async def test_every_event_of_a_real_dialect_socket_is_valid_by_its_schema(
 
         await say(type="response.create", input="Hello", stream_id="left", top_logprobs=1)
         whole = await until("response.completed")
+        echo.says[JobClass.INTERACTIVE] = calling
+        tide = {"type": "function", "name": "tide"}
+        await say(type="response.create", input="Hello", tools=[tide], tool_choice="required")
+        await until("response.completed")
+        echo.says.clear()
         await say(type="response.create", input="Hello", max_output_tokens=2, store=False)
         await until("response.incomplete")
         await say(type="response.create", input="Hello", temperature=5.0)

@@ -8,7 +8,7 @@ from openai import OpenAI
 
 from app.ids import new_user_id
 from engine.api import Engine
-from tests.kit.echo import EchoEngine
+from tests.kit.echo import EchoEngine, with_calls
 from tests.kit.server import Server, run_command, start_server
 from tests.kit.serving import Serving, serving
 
@@ -16,7 +16,7 @@ from tests.kit.serving import Serving, serving
 @pytest.fixture(scope="session")
 def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     async def open_engine() -> Engine:
-        return EchoEngine()
+        return EchoEngine(with_calls())
 
     with serving(tmp_path_factory.mktemp("echo"), open_engine) as server:
         yield server
@@ -29,6 +29,7 @@ def echo(echo_server: Serving) -> Iterator[EchoEngine]:
     assert isinstance(engine, EchoEngine)
     yield engine
     engine.refusal = None
+    engine.says.clear()
     echo_server.call(engine.release)
 
 

@@ -221,9 +221,10 @@ def test_default_names_the_model_that_is_here(client: OpenAI):
     [
         ({"model": "gpt-9"}, 404, "model"),
         ({"n": 2}, 400, "n"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, 400, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, 400, "tools[0].function"),
         ({"response_format": {"type": "json"}}, 400, "response_format.type"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages[0].tool_call_id"),
         ({"messages": [{"role": "user", "content": "x" * 5000}]}, 400, "messages"),
         ({"top_logprobs": 2}, 400, "top_logprobs"),
         ({"extra_body": {"min_tokens": 9}, "max_tokens": 3}, 400, "min_tokens"),

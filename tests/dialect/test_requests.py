@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
 from app.routes.openai import requests, turns
+from app.routes.openai.items import brought
 from app.routes.openai.requests import completion_create, read_document, response_create
 from app.routes.openai.schema import CompletionCreate, ResponseCreate
 from engine.api import Message, Role
+from tests.kit.echo import CARD
 
 KNOWN = sorted({*ResponseCreate.__struct_fields__, *CompletionCreate.__struct_fields__})
 UNSUPPORTED = sorted(
@@ -74,8 +76,7 @@ def test_depth_and_nul_characters_are_refused_with_their_place():
 @pytest.mark.parametrize(
     ("document", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
+        ({"max_tool_calls": 3}, "max_tool_calls"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"reasoning": "high"}, "reasoning.effort"),
         ({"prompt": {"id": "persona_default", "version": "2"}}, "prompt.version"),
@@ -177,7 +178,7 @@ def test_messages_keep_their_texts_and_a_developer_speaks_as_the_system():
     )
     assert isinstance(asked.input, tuple)
 
-    assert turns.messages(asked.input, "input") == (
+    assert brought(asked.input, "input", CARD).messages == (
         Message(role=Role.SYSTEM, text="Be brief."),
         Message(role=Role.USER, text="One\ntwo"),
         Message(role=Role.ASSISTANT, text="Three"),
@@ -188,7 +189,14 @@ def test_messages_keep_their_texts_and_a_developer_speaks_as_the_system():
     ("item", "param"),
     [
         ({"type": "item_reference", "id": "msg_1"}, "input[0].type"),
-        ({"type": "function_call_output", "output": "x"}, "input[0].type"),
+        ({"type": "function_call_output", "output": "x"}, "input[0].call_id"),
+        ({"type": "function_call_output", "call_id": "c"}, "input[0].output"),
+        ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "input[0].name"),
+        (
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "[]"},
+            "input[0].arguments",
+        ),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, "input"),
         ({"content": "x"}, "input[0].role"),
         ({"role": "tool", "content": "x"}, "input[0].role"),
         ({"role": "user"}, "input[0].content"),
@@ -201,7 +209,7 @@ def test_items_that_are_no_texts_are_refused_with_their_place(item: object, para
     assert isinstance(asked.input, tuple)
     items = asked.input
 
-    assert refusal_of(lambda: turns.messages(items, "input")).field == param
+    assert refusal_of(lambda: brought(items, "input", CARD)).field == param
 
 
 def test_extensions_reach_the_engine_in_its_own_words():
@@ -220,4 +228,4 @@ def test_extensions_reach_the_engine_in_its_own_words():
 def test_an_input_string_is_one_user_message(text: str):
     asked = response_create({"input": text})
 
-    assert turns.input_messages(asked.input) == (Message(role=Role.USER, text=text),)
+    assert brought(asked.input, "input", CARD).messages == (Message(role=Role.USER, text=text),)

@@ -359,7 +359,7 @@ def test_a_response_that_the_engine_refuses_is_failed(client: OpenAI, echo: Echo
     [
         ({"input": "x", "model": "gpt-9"}, 404, "model_not_found", "model"),
         ({"input": "x", "temperature": 3}, 400, "invalid_value", "temperature"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, 400, "unsupported_parameter", "tools"),
+        ({"input": "x", "max_tool_calls": 2}, 400, "unsupported_parameter", "max_tool_calls"),
         ({"input": "x", "background": True, "store": False}, 400, "invalid_request", "background"),
         ({"instructions": "x"}, 400, "missing_required_parameter", "input"),
     ],

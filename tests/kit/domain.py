@@ -65,6 +65,7 @@ class Domain:
 
     def __init__(self, db: Database, engine: Engine, *, titles: bool = False) -> None:
         self.db = db
+        self.engine = engine
         self.hub = Hub()
         self.logs = EventLogs()
         self.quotas = Quotas(db)

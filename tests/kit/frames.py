@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ def responses(events: Iterable[LogEvent], lane: str | None = None) -> list[Serve
     return [seen for event in events for seen in fold.events(event)]
 
 
-def chunks(events: Iterable[LogEvent], **asked: bool) -> list[Chunk]:
+def chunks(events: Iterable[LogEvent], **asked: Any) -> list[Chunk]:
     """A log as `/v1/chat/completions` streams it."""
     fold = CompletionFold(logs.RUNNING, **asked)
     return [chunk for event in events for chunk in fold.chunks(event)]

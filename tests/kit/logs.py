@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from app.chat.eventlog import EventLog
-from app.chat.ledger import Asked, StoredResponse
+from app.chat.ledger import Asked, StoredResponse, Tools
 from app.db.types import Origin
 from app.events import LogEvent, Problem, ResponseStatus, ResponseView, Usage
 from app.ids import ConversationId, MessageId, ResponseId, UserId
@@ -126,3 +126,8 @@ async def without_item(end: ResponseView) -> list[LogEvent]:
     log.progress()
     log.end(end)
     return [event async for event in log.subscribe()]
+
+
+def echo_with(tools: Tools) -> Echo:
+    """Of a request that declared functions."""
+    return msgspec.structs.replace(ECHO, tools=tools)

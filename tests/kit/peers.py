@@ -16,11 +16,11 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from app.errors import Conflict
 from engine.api import Engine
-from tests.kit.echo import CARD, EchoEngine
+from tests.kit.echo import EchoEngine, with_calls
 from tests.kit.serving import Serving
 from tests.kit.tab import PASSWORD, Person, browser
 
-ROOMY = msgspec.structs.replace(CARD, context_tokens=100_000, pool_blocks=10_000)
+ROOMY = msgspec.structs.replace(with_calls(), context_tokens=100_000, pool_blocks=10_000)
 """For answers that fill every buffer between the engine and a peer that does not read."""
 
 

@@ -1,10 +1,12 @@
 """The view of a response's log as a chat completion, whole or in chunks. PURE: events in, chunks out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET
 
+from app.chat.calls import Argued, Begun, CallReader, Piece, Said, call_id, written
+from app.chat.ledger import Tools
 from app.events import (
     ItemAdded,
     LogEvent,
@@ -13,7 +15,7 @@ from app.events import (
     ResponseView,
     TextDelta,
 )
-from app.routes.openai import schema
+from app.routes.openai import functions, schema
 from app.routes.openai.objects import logprobs, padded, usage
 from engine.api import TokenLogprobs
 
@@ -24,7 +26,16 @@ class CompletionFold:
     A response that failed has no view here: its problem is answered as an error.
     """
 
-    __slots__ = ("_opened", "_padding", "_response", "_usage_asked", "_wants_logprobs")
+    __slots__ = (
+        "_calls",
+        "_opened",
+        "_padding",
+        "_reader",
+        "_response",
+        "_tools",
+        "_usage_asked",
+        "_wants_logprobs",
+    )
 
     def __init__(
         self,
@@ -33,25 +44,32 @@ class CompletionFold:
         usage_asked: bool = False,
         wants_logprobs: bool = False,
         padding: bool = False,
+        tools: Tools | None = None,
     ) -> None:
         self._padding = padding
         self._response = response
         self._usage_asked = usage_asked
         self._wants_logprobs = wants_logprobs
         self._opened = False
+        self._tools = tools
+        self._reader = None if tools is None else CallReader(tools.form)
+        self._calls = 0
 
     def chunks(self, event: LogEvent) -> tuple[schema.Chunk, ...]:
         """The role first, then text, then the reason of the end, then the usage if asked for."""
         match event:
             case ItemAdded():
                 return self._opening()
+            case TextDelta() if self._reader is not None:
+                return tuple(self._pieces(self._reader.feed(event.delta)))
             case TextDelta():
                 delta = schema.ChunkDelta(content=event.delta)
                 choice = schema.ChunkChoice(delta=delta, logprobs=self._logs(event.logprobs))
                 chunk = self._chunk((choice,))
                 return (padded(chunk) if self._padding else chunk,)
             case ResponseEnded():
-                return (*self._opening(), *self._ending(event.response))
+                rest = () if self._reader is None else tuple(self._pieces(self._reader.end()))
+                return (*self._opening(), *rest, *self._ending(event))
             case _:
                 return ()
 
@@ -60,8 +78,8 @@ class CompletionFold:
     ) -> schema.Completion:
         """The whole answer; `tokens` are its logprobs, as `TextDone` brought them."""
         choice = schema.CompletionChoice(
-            message=schema.CompletionMessage(content=ended.text),
-            finish_reason=_finish_reason(ended.response),
+            message=self._message(ended.text),
+            finish_reason=self._finish_reason(ended),
             logprobs=self._logs(tokens),
         )
         return schema.Completion(
@@ -79,9 +97,60 @@ class CompletionFold:
         delta = schema.ChunkDelta(role="assistant", content="")
         return (self._chunk((schema.ChunkChoice(delta=delta),)),)
 
-    def _ending(self, response: ResponseView) -> tuple[schema.Chunk, ...]:
+    def _pieces(self, pieces: Sequence[Piece]) -> Iterator[schema.Chunk]:
+        for piece in pieces:
+            delta = self._delta(piece)
+            if delta is not None:
+                chunk = self._chunk((schema.ChunkChoice(delta=delta),))
+                yield padded(chunk) if self._padding else chunk
+
+    def _delta(self, piece: Piece) -> schema.ChunkDelta | None:
+        match piece:
+            case Said():
+                return schema.ChunkDelta(content=piece.text)
+            case Begun():
+                self._calls += 1
+                place = self._calls - 1
+                begun = functions.ToolCallDelta(
+                    index=place,
+                    id=call_id(self._response.message_id, place),
+                    type="function",
+                    function=functions.CalledDelta(name=piece.name, arguments=""),
+                )
+                return schema.ChunkDelta(tool_calls=(begun,))
+            case Argued():
+                more = functions.ToolCallDelta(
+                    index=self._calls - 1,
+                    function=functions.CalledDelta(arguments=piece.arguments),
+                )
+                return schema.ChunkDelta(tool_calls=(more,))
+            case _:
+                return None
+
+    def _message(self, text: str) -> schema.CompletionMessage:
+        if self._tools is None:
+            return schema.CompletionMessage(content=text)
+        reply = written(text, self._tools.form)
+        if not reply.calls:
+            return schema.CompletionMessage(content=reply.text)
+        calls = tuple(
+            functions.ToolCall(
+                id=call_id(self._response.message_id, place),
+                function=functions.FunctionCalled(name=call.name, arguments=call.arguments),
+            )
+            for place, call in enumerate(reply.calls)
+        )
+        return schema.CompletionMessage(content=reply.text or None, tool_calls=calls)
+
+    def _finish_reason(self, ended: ResponseEnded) -> str:
+        reason = _finish_reason(ended.response)
+        called = self._tools is not None and written(ended.text, self._tools.form).calls
+        return "tool_calls" if called and reason == "stop" else reason
+
+    def _ending(self, ended: ResponseEnded) -> tuple[schema.Chunk, ...]:
+        response = ended.response
         choice = schema.ChunkChoice(
-            delta=schema.ChunkDelta(), finish_reason=_finish_reason(response)
+            delta=schema.ChunkDelta(), finish_reason=self._finish_reason(ended)
         )
         last = self._chunk((choice,))
         if not self._usage_asked:

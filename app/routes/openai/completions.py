@@ -13,6 +13,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from app.chat.entry import TurnRequest
+from app.chat.ledger import Tools
 from app.chat.supervisor import Supervisor
 from app.errors import AppError, InvalidRequest, NotFound, TooMany
 from app.events import LogEvent, Problem, ResponseEnded, TextDone
@@ -46,9 +47,9 @@ async def complete_chat(
     engine: NamedDependency[Engine],
 ) -> Response[Any]:
     asked = completion_create(read_document(await request.body()))
-    turn = completion_turn(asked, (await engine.info()).name)
+    turn = completion_turn(asked, await engine.info())
     exchange = await _begin(supervisor, request.user, turn)
-    fold = _fold(exchange, asked)
+    fold = _fold(exchange, asked, turn.tools)
     if asked.stream:
         return exchange.stream(_frames(exchange, fold))
     events = await exchange.whole(request)
@@ -91,13 +92,14 @@ async def _begin(supervisor: Supervisor, principal: Principal, turn: TurnRequest
         raise
 
 
-def _fold(exchange: Exchange, asked: CompletionCreate) -> CompletionFold:
+def _fold(exchange: Exchange, asked: CompletionCreate, tools: Tools | None) -> CompletionFold:
     options = asked.stream_options
     return CompletionFold(
         exchange.log.response,
         usage_asked=bool(options and options.include_usage),
         wants_logprobs=bool(asked.logprobs),
         padding=wants_padding(asked),
+        tools=tools,
     )
 
 

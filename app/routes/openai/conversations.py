@@ -4,18 +4,18 @@ A response is asked for in one by `conversation` instead of `previous_response_i
 """
 
 import re
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 
-from app.chat.items import Item, Items, Labelled
+from app.chat.items import Items, Labelled
 from app.errors import AppError, NotFound
 from app.ids import ConversationId, MessageId
 from app.routes.openai.exchange import DialectRequest
-from app.routes.openai.objects import item_page, message_item
+from app.routes.openai.items import brought, listed
+from app.routes.openai.objects import item_page
 from app.routes.openai.requests import (
     conversation_create,
     conversation_update,
@@ -27,12 +27,12 @@ from app.routes.openai.schema import (
     ConversationObject,
     ConversationUpdate,
     DeletedConversation,
-    InputItem,
     InputItemList,
     ItemsCreate,
+    ListedItem,
 )
-from app.routes.openai.turns import messages
 from app.routes.published.told import JSON, told
+from engine.api import Engine
 
 ConversationPath = "/v1/conversations/{conversation_id:str}"
 ItemPath = ConversationPath + "/items/{item_id:str}"
@@ -40,15 +40,15 @@ ItemPath = ConversationPath + "/items/{item_id:str}"
 
 @post("/v1/conversations", status_code=200, opt=told(takes={JSON: ConversationCreate}))
 async def open_conversation(
-    request: DialectRequest, items: NamedDependency[Items]
+    request: DialectRequest, items: NamedDependency[Items], engine: NamedDependency[Engine]
 ) -> ConversationObject:
     """With up to 20 items to begin with; where those are refused, nothing is made."""
     asked = conversation_create(read_document(await request.body()))
-    said = messages(asked.items or (), "items")
+    new = brought(asked.items, "items", await engine.info())
     made = await items.create(request.user.user_id, asked.metadata or {})
     try:
-        if said:
-            await items.add(request.user, made.id, said)
+        if new.messages:
+            await items.add(request.user, made.id, new.messages, new.results)
     except AppError:
         await items.delete(request.user, made.id)
         raise
@@ -87,13 +87,18 @@ async def close_conversation(
     opt=told(takes={JSON: ItemsCreate}, fails=(409,)),
 )
 async def create_items(
-    request: DialectRequest, items: NamedDependency[Items], conversation_id: FromPath[str]
+    request: DialectRequest,
+    items: NamedDependency[Items],
+    engine: NamedDependency[Engine],
+    conversation_id: FromPath[str],
 ) -> InputItemList:
     """Up to 20 messages behind what is there; they are computed when this returns."""
     asked = items_create(read_document(await request.body()))
-    said = messages(asked.items, "items")
-    made = await items.add(request.user, _id(conversation_id), said)
-    return item_page([_item(one) for one in made], None, len(made))
+    card = await engine.info()
+    new = brought(asked.items, "items", card)
+    made = await items.add(request.user, _id(conversation_id), new.messages, new.results)
+    found = listed(made, card.template.calls)
+    return item_page(found, None, len(found))
 
 
 @get(ConversationPath + "/items")
@@ -106,7 +111,8 @@ async def list_items(
     limit: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
     order: FromQuery[Literal["asc", "desc"]] = "desc",
 ) -> InputItemList:
-    found = await _items(request, items, conversation_id)
+    said = await items.list(request.user.user_id, _id(conversation_id))
+    found = listed(said, await items.call_form())
     return item_page(found if order == "asc" else found[::-1], after, limit)
 
 
@@ -116,8 +122,9 @@ async def show_item(
     items: NamedDependency[Items],
     conversation_id: FromPath[str],
     item_id: FromPath[str],
-) -> InputItem:
-    found = await _items(request, items, conversation_id)
+) -> ListedItem:
+    said = await items.list(request.user.user_id, _id(conversation_id))
+    found = listed(said, await items.call_form())
     item = next((one for one in found if one.id == item_id), None)
     if item is None:
         raise NotFound("There is no such item.", field="item_id")
@@ -159,17 +166,6 @@ def _id(text: str) -> ConversationId:
     if not _CONVERSATION.fullmatch(text):
         raise NotFound("There is no such conversation.", field="conversation_id")
     return ConversationId(text)
-
-
-async def _items(
-    request: DialectRequest, items: Items, conversation_id: str
-) -> Sequence[InputItem]:
-    found = await items.list(request.user.user_id, _id(conversation_id))
-    return [_item(one) for one in found]
-
-
-def _item(item: Item) -> InputItem:
-    return message_item(item.message, item.status)
 
 
 def _object(found: Labelled) -> ConversationObject:

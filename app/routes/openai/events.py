@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from app.routes.openai.schema import Logprob, OutputMessage, OutputText, ResponseObject
+from app.routes.openai.schema import Logprob, OutputItem, OutputText, ResponseObject
 
 LifeType = Literal[
     "response.created",
@@ -30,17 +30,17 @@ class LifeEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The output's one message."""
+    """A piece of the output: its message, or a call."""
 
     type: Literal["response.output_item.added", "response.output_item.done"]
     sequence_number: int
-    item: OutputMessage
+    item: OutputItem
     output_index: int = 0
     stream_id: str | UnsetType = UNSET
 
 
 class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Its one text."""
+    """A message's one text."""
 
     type: PartType
     sequence_number: int
@@ -74,7 +74,31 @@ class DoneEvent(msgspec.Struct, frozen=True, kw_only=True):
     stream_id: str | UnsetType = UNSET
 
 
-ServerEvent = LifeEvent | ItemEvent | PartEvent | DeltaEvent | DoneEvent
+class ArgumentsDelta(msgspec.Struct, frozen=True, kw_only=True):
+    sequence_number: int
+    item_id: str
+    delta: str
+    output_index: int
+    type: Literal["response.function_call_arguments.delta"] = (
+        "response.function_call_arguments.delta"
+    )
+    stream_id: str | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET
+
+
+class ArgumentsDone(msgspec.Struct, frozen=True, kw_only=True):
+    sequence_number: int
+    item_id: str
+    name: str
+    arguments: str
+    output_index: int
+    type: Literal["response.function_call_arguments.done"] = "response.function_call_arguments.done"
+    stream_id: str | UnsetType = UNSET
+
+
+ServerEvent = (
+    LifeEvent | ItemEvent | PartEvent | DeltaEvent | DoneEvent | ArgumentsDelta | ArgumentsDone
+)
 
 
 class SteerId(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,20 +9,17 @@ from typing import TypeVar
 
 import msgspec
 
-from app.chat.ledger import CacheAsked, Compared, StoredResponse
+from app.chat.calls import written
+from app.chat.ledger import CacheAsked, Compared, StoredResponse, Tools
 from app.errors import NotFound
-from app.events import MessageView, ResponseStatus, ResponseView
+from app.events import ResponseView
 from app.routes.openai import schema
-from app.routes.openai.events import DeltaEvent
+from app.routes.openai.events import ArgumentsDelta, DeltaEvent
 from app.routes.openai.formats import told
+from app.routes.openai.items import function_call, output_status
 from app.routes.openai.schema import Echo
-from engine.api import Role, TokenLogprob, TokenLogprobs
-
-_OUTPUT_STATUS = {
-    ResponseStatus.QUEUED: "in_progress",
-    ResponseStatus.IN_PROGRESS: "in_progress",
-    ResponseStatus.COMPLETED: "completed",
-}
+from app.routes.openai.tools import told_choice, told_tools
+from engine.api import TokenLogprob, TokenLogprobs
 
 
 def logprobs(tokens: Sequence[TokenLogprobs]) -> tuple[schema.Logprob, ...]:
@@ -45,7 +42,7 @@ def _bytes(token: TokenLogprob) -> tuple[int, ...]:
 
 
 PADDED_BYTES = 64
-Padded = TypeVar("Padded", DeltaEvent, schema.Chunk)
+Padded = TypeVar("Padded", DeltaEvent, ArgumentsDelta, schema.Chunk)
 
 
 def padded(frame: Padded) -> Padded:
@@ -75,18 +72,39 @@ def usage(response: ResponseView) -> schema.ResponseUsage | None:
     )
 
 
-def output_message(
-    response: ResponseView, text: str, tokens: tuple[schema.Logprob, ...] = ()
+def output_items(
+    response: ResponseView,
+    text: str,
+    tools: Tools | None,
+    tokens: tuple[schema.Logprob, ...] = (),
+) -> tuple[schema.OutputItem, ...]:
+    """A response's text as what it says and what it calls; the last of that may be cut."""
+    status = output_status(response.status)
+    if tools is None:
+        return (_output_message(response, text, status, tokens),)
+    reply = written(text, tools.form)
+    items: list[schema.OutputItem] = []
+    if reply.text or not reply.calls:
+        said = "completed" if reply.calls else status
+        items.append(_output_message(response, reply.text, said))
+    for place, call in enumerate(reply.calls):
+        done = "completed" if call.is_whole else status
+        items.append(function_call(response.message_id, place, call, status=done))
+    return tuple(items)
+
+
+def _output_message(
+    response: ResponseView, text: str, status: str, tokens: tuple[schema.Logprob, ...] = ()
 ) -> schema.OutputMessage:
     return schema.OutputMessage(
         id=response.message_id,
-        status=_OUTPUT_STATUS.get(response.status, "incomplete"),
+        status=status,
         content=(schema.OutputText(text=text, logprobs=tokens),),
     )
 
 
 def response_object(
-    response: ResponseView, echo: Echo, output: tuple[schema.OutputMessage, ...]
+    response: ResponseView, echo: Echo, output: tuple[schema.OutputItem, ...]
 ) -> schema.ResponseObject:
     """The response as `GET` shows it and as its life events carry it."""
     reason, error = response.incomplete_reason, response.error
@@ -117,6 +135,9 @@ def response_object(
         usage=usage(response),
         receipt=response.receipt,
         text=schema.TextConfig(format=told(echo.format)),
+        parallel_tool_calls=echo.tools is not None and echo.tools.parallel,
+        tool_choice=told_choice(echo.tools),
+        tools=told_tools(echo.tools),
     )
 
 
@@ -164,6 +185,7 @@ def stored_echo(stored: StoredResponse) -> Echo:
         sampling=stored.asked.sampling,
         limits=stored.asked.limits,
         format=stored.asked.format,
+        tools=stored.asked.tools,
         store=stored.store,
         generate=stored.asked.generate,
         shortenable=stored.asked.shortenable,
@@ -172,28 +194,14 @@ def stored_echo(stored: StoredResponse) -> Echo:
 
 def stored_response(stored: StoredResponse) -> schema.ResponseObject:
     """A response outside its log: one that writes shows its text so far, a warm-up shows none."""
-    output = (output_message(stored.view, stored.text),) if stored.has_item else ()
+    output: tuple[schema.OutputItem, ...] = ()
+    if stored.has_item:
+        output = output_items(stored.view, stored.text, stored.asked.tools)
     return response_object(stored.view, stored_echo(stored), output)
 
 
-def input_item(message: MessageView) -> schema.InputItem:
-    """A message that somebody brought."""
-    return message_item(message, ResponseStatus.COMPLETED)
-
-
-def message_item(message: MessageView, status: ResponseStatus) -> schema.InputItem:
-    """A message; `status` is that of the response that writes it."""
-    part = schema.OutputText if message.role == Role.ASSISTANT else schema.InputText
-    return schema.InputItem(
-        id=message.id,
-        role=message.role,
-        content=(part(text=message.text),),
-        status=_OUTPUT_STATUS.get(status, "incomplete"),
-    )
-
-
 def item_page(
-    items: Sequence[schema.InputItem], after: str | None, limit: int
+    items: Sequence[schema.ListedItem], after: str | None, limit: int
 ) -> schema.InputItemList:
     """At most `limit` items behind the one that `after` names. Raises `NotFound`."""
     ids = [item.id for item in items]

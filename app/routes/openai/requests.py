@@ -43,8 +43,6 @@ _INCLUDABLE = {
 # Known fields that are not supported, with the values that ask for nothing. None always does.
 Unsupported = Mapping[str, tuple[object, ...]]
 _ON_BOTH: Unsupported = {
-    "tools": ([],),
-    "tool_choice": ("auto", "none"),
     "moderation": (),
     "service_tier": ("auto", "default"),
     "prompt_cache_options.mode": ("implicit",),
@@ -78,7 +76,8 @@ UNSUPPORTED_ON_COMPLETIONS: Unsupported = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-_IN_MESSAGES = ("audio", "function_call", "name", "tool_call_id", "tool_calls")
+_IN_INPUT = ("audio", "function_call", "tool_call_id", "tool_calls")
+_IN_MESSAGES = ("audio", "function_call", "name")
 
 
 # ---------------------------------------------------------------- bytes to documents
@@ -117,6 +116,7 @@ def response_create(document: Document) -> ResponseCreate:
     """A request to `/v1/responses`, by POST or by `response.create`."""
     _refuse_unsupported(document, UNSUPPORTED_ON_RESPONSES)
     _refuse_in_messages(document, "input")
+    _refuse_other_tools(document)
     asked = _typed(document, ResponseCreate)
     for name in asked.include or ():
         if name not in _INCLUDABLE:
@@ -146,6 +146,7 @@ def completion_create(document: Document) -> CompletionCreate:
     """A request to `/v1/chat/completions`."""
     _refuse_unsupported(document, UNSUPPORTED_ON_COMPLETIONS)
     _refuse_in_messages(document, "messages")
+    _refuse_other_tools(document)
     asked = _typed(document, CompletionCreate)
     if not asked.messages:
         raise missing("messages")
@@ -194,9 +195,21 @@ def _at(document: Document, path: str) -> object:
 def _refuse_in_messages(document: Document, field: str) -> None:
     messages = document.get(field)
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
-        for key in _IN_MESSAGES:
-            if isinstance(message, dict) and message.get(key):
+        if not isinstance(message, dict):
+            continue
+        keys = _IN_MESSAGES if field == "messages" else _IN_INPUT
+        if message.get("type", "message") == "message":
+            keys = (*keys, "name")
+        for key in keys:
+            if message.get(key):
                 raise not_supported(f"{field}[{index}].{key}")
+
+
+def _refuse_other_tools(document: Document) -> None:
+    tools = document.get("tools")
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if isinstance(tool, dict) and tool.get("type", "function") != "function":
+            raise not_supported(f"tools[{index}].type")
 
 
 def not_supported(path: str) -> InvalidRequest:

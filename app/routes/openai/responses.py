@@ -13,14 +13,15 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from app.chat.eventlog import EventLog
+from app.chat.items import Items
 from app.chat.supervisor import Supervisor
 from app.errors import InvalidRequest, NotFound
 from app.events import LogEvent
 from app.ids import ResponseId
 from app.routes.openai.events import LifeEvent, ServerEvent
 from app.routes.openai.exchange import DialectRequest, begin, event_stream, json_answer
+from app.routes.openai.items import listed
 from app.routes.openai.objects import (
-    input_item,
     item_page,
     response_object,
     stored_echo,
@@ -35,7 +36,7 @@ from app.routes.openai.schema import (
     ResponseObject,
 )
 from app.routes.openai.turns import echo, response_turn, wants_padding
-from app.routes.openai.view import ResponseFold
+from app.routes.openai.view import TERMINAL, ResponseFold
 from app.routes.published.told import EVENT_STREAM, JSON, told
 from engine.api import Engine
 
@@ -60,7 +61,7 @@ async def create_response(
 ) -> Response[Any]:
     asked = response_create(read_document(await request.body()))
     _check_background(asked)
-    turn = response_turn(asked, (await engine.info()).name)
+    turn = response_turn(asked, await engine.info())
     exchange = await begin(supervisor, request.user, turn)
     repeated = echo(turn, exchange.compared)
     if asked.stream:
@@ -88,8 +89,10 @@ async def show_response(
             raise InvalidRequest("`starting_after` needs `stream=true`.", field="starting_after")
         return json_answer(stored_response(found))
     after = -1 if starting_after is None else starting_after
-    log = await supervisor.log(request.user, found.view.id, after)
-    return event_stream(_frames(log, stored_echo(found), after, padding=include_obfuscation))
+    asked = stored_echo(found)
+    # What is parted into items is numbered from the log's start, also where that is made anew.
+    log = await supervisor.log(request.user, found.view.id, -1 if asked.tools else after)
+    return event_stream(_frames(log, asked, after, padding=include_obfuscation))
 
 
 @post(ResponsePath + "/cancel", status_code=200)
@@ -112,16 +115,16 @@ async def delete_response(
 @get(ResponsePath + "/input_items")
 async def list_input_items(
     request: DialectRequest,
-    supervisor: NamedDependency[Supervisor],
+    items: NamedDependency[Items],
     response_id: FromPath[str],
     *,
     after: FromQuery[str | None] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=100)] = 20,
     order: FromQuery[Literal["asc", "desc"]] = "desc",
 ) -> InputItemList:
-    """The messages that the response's own request brought."""
-    items = await supervisor.input_items(request.user, _id(response_id))
-    found = [input_item(item) for item in items]
+    """The items that the response's own request brought."""
+    brought = await items.of_response(request.user, _id(response_id))
+    found = listed(brought, await items.call_form())
     return item_page(found if order == "asc" else found[::-1], after, limit)
 
 
@@ -152,6 +155,9 @@ async def _frames(
         for seen in fold.events(event):
             if seen.sequence_number > after:
                 yield _frame(seen)
+            elif asked.tools and isinstance(seen, LifeEvent) and seen.type in TERMINAL:
+                # The cursor is of a log that had more pieces: the end tells all of it.
+                yield _frame(msgspec.structs.replace(seen, sequence_number=after + 1))
 
 
 def _frame(event: ServerEvent) -> bytes:

@@ -10,7 +10,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.chat.ledger import AnswerFormat, CacheAsked, Compared, Difference
+from app.chat.ledger import AnswerFormat, CacheAsked, Compared, Difference, Tools
+from app.routes.openai.functions import (
+    MOST_TOOLS,
+    CompletionTool,
+    CompletionToolNamed,
+    FunctionCall,
+    FunctionNamed,
+    FunctionOutput,
+    FunctionTool,
+    ToolAsked,
+    ToolCall,
+    ToolCallDelta,
+    ToolChoice,
+)
 from engine.api import Limits, Receipt, Sampling
 
 # ---------------------------------------------------------------- what clients send
@@ -35,11 +48,19 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in `input` or `messages`. `type` is given in `input` only."""
+    """A message in `messages`, or an item of `input`: a message, a call or what a call gave."""
 
     role: str | None = None
     content: str | tuple[ContentPart, ...] | None = None
     type: str = "message"
+    """Given in `input` only: `message`, `function_call` or `function_call_output`."""
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | tuple[ContentPart, ...] | None = None
+    tool_calls: tuple[ToolCall, ...] | None = None
+    """In `messages` only, as is `tool_call_id`."""
+    tool_call_id: str | None = None
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +151,9 @@ class ResponseCreate(Knobs, frozen=True, kw_only=True):
     max_output_tokens: Count | None = None
     include: tuple[str, ...] | None = None
     text: TextAsked | None = None
+    tools: Annotated[tuple[ToolAsked, ...], Meta(max_length=MOST_TOOLS)] | None = None
+    tool_choice: ToolChoice | FunctionNamed | None = None
+    parallel_tool_calls: bool | None = None
     store: bool | None = None
     background: bool | None = None
     truncation: Truncation | None = None
@@ -150,6 +174,9 @@ class CompletionCreate(Knobs, frozen=True, kw_only=True):
     messages: tuple[InputMessage, ...]
     logprobs: bool | None = None
     response_format: ResponseFormat | None = None
+    tools: Annotated[tuple[CompletionTool, ...], Meta(max_length=MOST_TOOLS)] | None = None
+    tool_choice: ToolChoice | CompletionToolNamed | None = None
+    parallel_tool_calls: bool | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
 
@@ -184,6 +211,7 @@ class Echo(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     limits: Limits
     format: AnswerFormat | None
+    tools: Tools | None = None
     store: bool
     generate: bool
     shortenable: bool = False
@@ -211,28 +239,32 @@ class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     annotations: tuple[()] = ()
 
 
-class OutputMessage(msgspec.Struct, frozen=True, kw_only=True):
+class OutputMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
     id: str
     status: str
     content: tuple[OutputText, ...]
-    type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
+
+
+OutputItem = OutputMessage | FunctionCall
 
 
 class InputText(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
     text: str
 
 
-class InputItem(msgspec.Struct, frozen=True, kw_only=True):
+class InputItem(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
     id: str
     role: str
     content: tuple[InputText | OutputText, ...]
-    type: Literal["message"] = "message"
     status: str = "completed"
 
 
+ListedItem = InputItem | FunctionCall | FunctionOutput
+
+
 class InputItemList(msgspec.Struct, frozen=True, kw_only=True):
-    data: tuple[InputItem, ...]
+    data: tuple[ListedItem, ...]
     first_id: str | None
     last_id: str | None
     has_more: bool
@@ -331,7 +363,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None
     metadata: dict[str, str]
     model: str
-    output: tuple[OutputMessage, ...]
+    output: tuple[OutputItem, ...]
     previous_response_id: str | None
     prompt_cache_key: str | None
     prompt_cache_options: CacheApplied | None
@@ -347,8 +379,8 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = False
     service_tier: Literal["default"] = "default"
     text: TextConfig = TextConfig()
-    tool_choice: Literal["none"] = "none"
-    tools: tuple[()] = ()
+    tool_choice: str | FunctionNamed = "none"
+    tools: tuple[FunctionTool, ...] = ()
     truncation: Truncation = "disabled"
 
 
@@ -391,7 +423,9 @@ class CompletionUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionMessage(msgspec.Struct, frozen=True, kw_only=True):
-    content: str
+    content: str | None
+    """None where it only calls."""
+    tool_calls: tuple[ToolCall, ...] | UnsetType = UNSET
     role: Literal["assistant"] = "assistant"
     refusal: None = None
 
@@ -415,6 +449,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 class ChunkDelta(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCallDelta, ...] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -209,7 +209,7 @@ class Connection:
             asked = response_create(document)
             if asked.background:
                 raise not_supported("background")
-            turn = response_turn(asked, (await self._rooms.engine.info()).name)
+            turn = response_turn(asked, await self._rooms.engine.info())
             return await self._respond(lane, turn, padding=wants_padding(asked))
         except Exception as error:  # noqa: BLE001 -- becomes an event; logged where unforeseen
             if document.get("previous_response_id") == lane.latest:

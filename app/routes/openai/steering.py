@@ -16,8 +16,8 @@ from app.errors import AppError, InvalidRequest
 from app.events import ResponseStatus, ResponseView
 from app.ids import ResponseId, new_steer_id
 from app.routes.openai.events import SteerAccepted, SteerError, SteerFailed, SteerId, SteerInput
+from app.routes.openai.items import brought
 from app.routes.openai.requests import Document, steer_create
-from app.routes.openai.turns import input_messages
 from engine.api import Message, Role
 
 PENDING_STEERS = 8
@@ -65,13 +65,14 @@ class Telling:
         return msgspec.structs.replace(
             self.turn,
             messages=tuple(message for steer in self.steers for message in steer.messages),
+            results=(),
             previous_response_id=self.response_id,
         )
 
 
 def _messages(document: Document) -> tuple[Message, ...]:
     try:
-        said = input_messages(steer_create(document).input)
+        said = brought(steer_create(document).input, "input", None).messages
     except InvalidRequest as error:
         raise InvalidRequest(error.message, code="invalid_input") from error
     if any(one.role is not Role.USER for one in said):

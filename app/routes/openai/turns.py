@@ -4,7 +4,6 @@ PURE. It refuses what only the contents can show: an unknown model, a picture am
 least that is above the most.
 """
 
-from collections.abc import Iterable
 from typing import TypeVar
 
 from app.chat.entry import TurnRequest
@@ -13,33 +12,19 @@ from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
 from app.ids import ConversationId, ItemId, PersonaId, ResponseId
 from app.routes.openai.formats import response_format, text_format
-from app.routes.openai.requests import missing, not_supported
-from app.routes.openai.schema import (
-    CompletionCreate,
-    ContentPart,
-    Echo,
-    InputMessage,
-    Knobs,
-    ResponseCreate,
-)
-from engine.api import Limits, Message, Role, Sampling
-
-_ROLES = {
-    "system": Role.SYSTEM,
-    "developer": Role.SYSTEM,
-    "user": Role.USER,
-    "assistant": Role.ASSISTANT,
-}
-_TEXT_PARTS = {"text", "input_text", "output_text"}
-
+from app.routes.openai.items import brought
+from app.routes.openai.requests import missing
+from app.routes.openai.schema import CompletionCreate, Echo, Knobs, ResponseCreate
+from app.routes.openai.tools import completion_tools, response_tools
+from engine.api import Limits, ModelCard, Role, Sampling
 
 MODEL_HERE = "default"
 """Names whichever model the server has, so that a script runs on any server."""
 
 
-def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
+def response_turn(asked: ResponseCreate, card: ModelCard) -> TurnRequest:
     """The turn that `/v1/responses` asks for, by HTTP or by a socket."""
-    _check_model(asked, model)
+    _check_model(asked, card.name)
     prewarm = asked.prompt_cache_options and asked.prompt_cache_options.prewarm
     generate = asked.generate is not False and not prewarm
     wants_logprobs = "message.output_text.logprobs" in (asked.include or ()) or asked.top_logprobs
@@ -47,8 +32,10 @@ def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
     goes_on = previous is not None or conversation_id is not None
     if asked.input is None and not goes_on and generate:
         raise missing("input")
+    new = brought(asked.input, "input", card)
     return TurnRequest(
-        messages=input_messages(asked.input),
+        messages=new.messages,
+        results=new.results,
         previous_response_id=None if previous is None else ResponseId(previous),
         conversation_id=conversation_id,
         act=Act.SAY if conversation_id is None else Act.APPEND,
@@ -58,6 +45,7 @@ def response_turn(asked: ResponseCreate, model: str) -> TurnRequest:
         sampling=sampling(asked, (asked.top_logprobs or 0) if wants_logprobs else None),
         limits=limits(asked, asked.max_output_tokens),
         format=text_format(asked.text),
+        tools=response_tools(asked, card),
         generate=generate,
         store=asked.store is not False,
         origin=Origin.API,
@@ -73,12 +61,19 @@ def _conversation_id(asked: ResponseCreate) -> ConversationId | None:
     return ConversationId(named if isinstance(named, str) else named.id)
 
 
-def completion_turn(asked: CompletionCreate, model: str) -> TurnRequest:
+def completion_turn(asked: CompletionCreate, card: ModelCard) -> TurnRequest:
     """The turn of a stateless client: its whole history, of which nothing is stored."""
-    _check_model(asked, model)
+    _check_model(asked, card.name)
     most = asked.max_completion_tokens or asked.max_tokens
+    new, tools = brought(asked.messages, "messages", card), completion_tools(asked, card)
+    first, *rest = new.messages
+    # A template tells of functions in the system's own message.
+    instructions = first.text if tools and rest and first.role is Role.SYSTEM else None
     return TurnRequest(
-        messages=messages(asked.messages, "messages"),
+        messages=new.messages if instructions is None else tuple(rest),
+        results=new.results,
+        instructions=instructions,
+        tools=tools,
         cache=cache(asked),
         sampling=sampling(asked, (asked.top_logprobs or 0) if asked.logprobs else None),
         limits=limits(asked, most),
@@ -113,6 +108,7 @@ def echo(turn: TurnRequest, compared: Compared | None = None) -> Echo:
         sampling=turn.sampling,
         limits=turn.limits,
         format=turn.format,
+        tools=turn.tools,
         store=turn.store,
         generate=turn.generate,
         shortenable=turn.shortenable,
@@ -174,41 +170,3 @@ def limits(asked: Knobs, max_output_tokens: int | None) -> Limits:
         ignore_eos=bool(asked.ignore_eos),
         stop=stop,
     )
-
-
-def input_messages(given: str | tuple[InputMessage, ...] | None) -> tuple[Message, ...]:
-    """A request's new messages; an input string is one of the user's."""
-    if isinstance(given, str):
-        return (Message(role=Role.USER, text=given),)
-    return messages(given or (), "input")
-
-
-def messages(items: Iterable[InputMessage], field: str) -> tuple[Message, ...]:
-    """Texts with their roles; `field` is what the items are called in errors."""
-    return tuple(_message(item, f"{field}[{index}]") for index, item in enumerate(items))
-
-
-def _message(item: InputMessage, path: str) -> Message:
-    if item.type != "message":
-        raise not_supported(f"{path}.type")
-    if item.role is None:
-        raise missing(f"{path}.role")
-    if item.role not in _ROLES:
-        raise not_supported(f"{path}.role")
-    return Message(role=_ROLES[item.role], text=_text(item.content, f"{path}.content"))
-
-
-def _text(content: str | tuple[ContentPart, ...] | None, path: str) -> str:
-    if content is None:
-        raise missing(path)
-    if isinstance(content, str):
-        return content
-    return "\n".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
-
-
-def _part(part: ContentPart, path: str) -> str:
-    if part.type not in _TEXT_PARTS:
-        raise not_supported(f"{path}.type")
-    if part.text is None:
-        raise missing(f"{path}.text")
-    return part.text

@@ -3,13 +3,16 @@
 A log event becomes the event of the same name and number; only two things need more than one
 event, so a view folds the log from its start: an item's final status is known when the response has
 ended, and the logprobs of the whole text come before the objects that repeat them. Whoever resumes
-folds the whole log as well and leaves out what its client has seen.
+folds the whole log as well and leaves out what its client has seen. An answer that may call is parted
+into items here (`calling`), and then its events are numbered as they are told.
 
 It knows neither sockets nor HTTP.
 """
 
+from collections.abc import Iterable
 from typing import assert_never
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from app.events import (
@@ -26,7 +29,9 @@ from app.events import (
     TextDone,
 )
 from app.routes.openai import schema
+from app.routes.openai.calling import CallEvents
 from app.routes.openai.events import (
+    ArgumentsDelta,
     DeltaEvent,
     DoneEvent,
     ItemEvent,
@@ -36,7 +41,7 @@ from app.routes.openai.events import (
     PartType,
     ServerEvent,
 )
-from app.routes.openai.objects import logprobs, output_message, padded, response_object
+from app.routes.openai.objects import logprobs, output_items, padded, response_object
 from app.routes.openai.schema import Echo
 
 _TERMINAL: dict[ResponseStatus, LifeType] = {
@@ -44,6 +49,7 @@ _TERMINAL: dict[ResponseStatus, LifeType] = {
     ResponseStatus.FAILED: "response.failed",
 }
 """Every other end, a cancel among them, is `response.incomplete`: there is no fourth terminal."""
+TERMINAL = {*_TERMINAL.values(), "response.incomplete"}
 
 
 class ResponseFold:
@@ -53,7 +59,7 @@ class ResponseFold:
     sizes of what carries text tell little.
     """
 
-    __slots__ = ("_echo", "_item_done", "_logprobs", "_padding", "_stream_id")
+    __slots__ = ("_calls", "_echo", "_item_done", "_logprobs", "_padding", "_stream_id", "_told")
 
     def __init__(self, echo: Echo, stream_id: str | None = None, *, padding: bool = False) -> None:
         self._echo = echo
@@ -61,9 +67,13 @@ class ResponseFold:
         self._stream_id: str | UnsetType = UNSET if stream_id is None else stream_id
         self._logprobs: tuple[schema.Logprob, ...] = ()
         self._item_done: ItemDone | None = None
+        self._calls = None if echo.tools is None else CallEvents(echo.tools.form)
+        self._told = 0
 
     def events(self, event: LogEvent) -> tuple[ServerEvent, ...]:
         """What to send for the next event of the log, in order."""
+        if self._calls is not None:
+            return tuple(self._numbered(one) for one in self._called(self._calls, event))
         match event:
             case ResponseCreated():
                 return (self._life("response.created", event),)
@@ -81,7 +91,7 @@ class ResponseFold:
         self,
         name: LifeType,
         event: ResponseCreated | ResponseInProgress | ResponseEnded,
-        output: tuple[schema.OutputMessage, ...] = (),
+        output: tuple[schema.OutputItem, ...] = (),
     ) -> LifeEvent:
         return LifeEvent(
             type=name,
@@ -94,7 +104,7 @@ class ResponseFold:
         name = _TERMINAL.get(event.response.status, "response.incomplete")
         if self._item_done is None:
             return (self._life(name, event),)
-        item = output_message(event.response, event.text, self._logprobs)
+        (item,) = output_items(event.response, event.text, None, self._logprobs)
         done = ItemEvent(
             type="response.output_item.done",
             sequence_number=self._item_done.sequence_number,
@@ -102,6 +112,31 @@ class ResponseFold:
             stream_id=self._stream_id,
         )
         return (done, self._life(name, event, (item,)))
+
+    def _called(self, calls: CallEvents, event: LogEvent) -> Iterable[ServerEvent]:
+        match event:
+            case ResponseCreated():
+                yield self._life("response.created", event)
+            case ResponseInProgress():
+                yield self._life("response.in_progress", event)
+            case ResponseEnded():
+                name = _TERMINAL.get(event.response.status, "response.incomplete")
+                items: tuple[schema.OutputItem, ...] = ()
+                if calls.began:
+                    items = output_items(event.response, event.text, self._echo.tools)
+                yield from calls.end(items)
+                yield self._life(name, event, items)
+            case _:
+                yield from calls.events(event)
+
+    def _numbered(self, event: ServerEvent) -> ServerEvent:
+        number, self._told = self._told, self._told + 1
+        told = msgspec.structs.replace(event, sequence_number=number, stream_id=self._stream_id)
+        if self._padding and isinstance(told, DeltaEvent):
+            return padded(told)
+        if self._padding and isinstance(told, ArgumentsDelta):
+            return padded(told)
+        return told
 
     def _content(
         self, event: ItemAdded | PartAdded | TextDelta | TextDone | PartDone

@@ -70,6 +70,8 @@ def _undiscriminated(schema: Schema) -> Schema:
     kept = {key: value for key, value in schema.items() if key != "discriminator"}
     if "anyOf" in kept:
         kept["anyOf"] = [_undiscriminated(one) for one in kept["anyOf"]]
+    if isinstance(kept.get("items"), dict):
+        kept["items"] = _undiscriminated(kept["items"])
     return kept
 
 
