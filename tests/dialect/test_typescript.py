@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.kit.echo import EchoEngine
+from app.chat.calls import Call, Written, spelled
+from engine.api import JobClass
+from tests.kit.echo import CALL_FORM, EchoEngine
 from tests.kit.serving import WAIT_S, Serving
 
 FOLDER = Path(__file__).parent / "ts"
@@ -19,10 +21,15 @@ NODE = Path(sys.executable).parent / "node"
 @pytest.fixture(scope="module")
 def told(echo_server: Serving) -> dict[str, Any]:
     """What one run of `client.ts` got from the server."""
+    return told_by(echo_server)
+
+
+def told_by(server: Serving, part: str = "") -> dict[str, Any]:
     assert (FOLDER / "node_modules" / "openai").is_dir(), f"npm ci --prefix {FOLDER}"
+    named = {"DIALECT_URL": server.url, "DIALECT_KEY": server.key, "DIALECT_PART": part}
     run = subprocess.run(
         [NODE, FOLDER / "client.ts"],
-        env={**os.environ, "DIALECT_URL": echo_server.url, "DIALECT_KEY": echo_server.key},
+        env={**os.environ, **named},
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -57,6 +64,20 @@ def test_chat_completions_come_whole_and_in_chunks(told: dict[str, Any], echo: E
     assert chunks[-1]["choices"] == []
     details = chunks[-1]["usage"]["prompt_tokens_details"]
     assert details["cached_tokens"] == chunks[-1]["usage"]["prompt_tokens"] - 1
+
+
+def test_functions_are_called_and_answered(echo_server: Serving, echo: EchoEngine):
+    calling = Written(text="", calls=(Call(name="tide", arguments="{}"),))
+    echo.says[JobClass.INTERACTIVE] = spelled(calling, CALL_FORM)
+
+    found = told_by(echo_server, "calls")
+
+    (call,) = found["first"]["output"]
+    assert (call["type"], call["name"], call["arguments"]) == ("function_call", "tide", "{}")
+    assert found["second"]["previous_response_id"] == found["first"]["id"]
+    (choice,) = found["chat"]["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "tide"
 
 
 def test_conversations_hold_what_was_said(told: dict[str, Any], echo: EchoEngine):

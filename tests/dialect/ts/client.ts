@@ -52,6 +52,30 @@ async function conversations() {
   return { made, answer, items, deleted };
 }
 
+async function calls(model: string) {
+  const parameters = { type: "object", properties: {}, additionalProperties: false };
+  const tide = { name: "tide", parameters, strict: true };
+  const tools = [{ type: "function" as const, ...tide }];
+  const first = await client.responses.create({ input: "One", tools });
+  const call = first.output[0];
+  if (call.type !== "function_call") throw new Error(`no call but ${call.type}`);
+  const output = { type: "function_call_output" as const, call_id: call.call_id, output: "high" };
+  const answer = { previous_response_id: first.id, input: [output], tools };
+  const second = await client.responses.create(answer);
+  const chat = await client.chat.completions
+    .stream({
+      model,
+      messages: [{ role: "user", content: "One" }],
+      tools: [{ type: "function", function: tide }],
+    })
+    .finalChatCompletion();
+  return { first, second, chat };
+}
+
+if (process.env.DIALECT_PART === "calls") {
+  console.log(JSON.stringify(await calls("echo")));
+  process.exit(0);
+}
 const models = (await client.models.list()).data.map((model) => model.id);
 console.log(
   JSON.stringify({
