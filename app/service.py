@@ -47,6 +47,7 @@ from app.people.logins import Logins
 from app.people.oidc import Oidc
 from app.people.provider import Provider
 from app.people.quotas import Defaults, Quotas
+from app.people.recovery import Recovery
 from app.people.rights import Rights
 from app.people.usage import Usage
 from app.routes.gate import Gate
@@ -76,6 +77,7 @@ class Service:
             domains=settings.oidc_domains,
             roles=settings.oidc_roles,
         )
+        self.recovery = Recovery(self.db, self.accounts, self.logins)
         self.groups = Groups(self.db)
         self.keys = Keys(self.db, self.accounts)
         self.hub = Hub()
@@ -107,8 +109,9 @@ class Service:
         self.audit = Audit(self.db)
         self.chronicle = Chronicle(engine, self.audit)
         self.accounting = Accounting(self.db, self.audit)
-        liveness = self.supervisor.liveness
-        self.overview = Overview(engine, self.misses, self.audit, logs=self.logs, liveness=liveness)
+        self.overview = Overview(
+            engine, self.misses, self.audit, logs=self.logs, liveness=self.supervisor.liveness
+        )
         self.shares = Shares(
             engine, self.audit, self.logs, (settings.pinned_share, settings.pinned_share_per_user)
         )

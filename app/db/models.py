@@ -8,6 +8,7 @@ users ─┬─ logins
        ├─ user_quotas, meters ── usage_days
        ├─ identities                                     (what an OpenID provider calls them)
        ├─ api_keys
+       ├─ password_links
        ├─ invitations ── invitation_groups               (the first admin's has no maker)
        ├─ group_members ── groups ── group_quotas
        ├─ library_items ── library_versions               (the operator's have no owner)
@@ -32,6 +33,7 @@ from app.db.people import (
     InvitationGroup,
     Login,
     Meter,
+    PasswordLink,
     UsageDay,
     User,
     UserQuota,
@@ -58,6 +60,7 @@ __all__ = [
     "Message",
     "MessageText",
     "Meter",
+    "PasswordLink",
     "Response",
     "UsageDay",
     "User",

@@ -177,6 +177,21 @@ class UsageDay(Base):
     output_tokens: Mapped[int] = mapped_column(BigInteger)
 
 
+class PasswordLink(Base):
+    """A one-time link by which a user chooses a password anew; the newest alone."""
+
+    __tablename__ = "password_links"
+
+    user_id: Mapped[UserId] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), primary_key=True
+    )
+    token_digest: Mapped[bytes] = mapped_column(unique=True)
+    created_by: Mapped[UserId] = mapped_column(
+        ForeignKey("users.id", ondelete="CASCADE"), index=True
+    )
+    expires_at: Mapped[datetime]
+
+
 class Invitation(Base):
     """A one-time link that makes an account."""
 

@@ -49,6 +49,7 @@ class AuditAct(enum.StrEnum):
 
     ACCOUNT_CREATED = "account.created"
     ACCOUNT_PASSWORD = "account.password"  # noqa: S105  nobody's
+    ACCOUNT_PASSWORD_LINK = "account.password_link"  # noqa: S105  nobody's
     ACCOUNT_ROLE = "account.role"
     ACCOUNT_DISABLED = "account.disabled"
     ACCOUNT_ENABLED = "account.enabled"

@@ -15,6 +15,7 @@ from app.people.accounts import Accounts, AccountView, Principal
 from app.people.invitations import Invitations
 from app.people.keys import Keys, KeyView, NewKey
 from app.people.logins import IDLE, Logins, LoginView, SignedIn
+from app.people.recovery import Recovery
 from app.routes.gate import Gate
 from app.routes.published.told import told
 
@@ -33,6 +34,11 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     token: Short
     email: Short
     name: Short
+    password: Short
+
+
+class ChosenPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    token: Short
     password: Short
 
 
@@ -86,6 +92,21 @@ async def set_up(
 ) -> Response[AccountView]:
     await invitations.accept(data.token, data.email, data.name, data.password)
     signed_in = await _sign_in(logins, data.email, data.password, request)
+    return await _welcome(accounts, gate, signed_in)
+
+
+@post("/password", status_code=200, opt=told(fails=(401,)))
+async def choose_password(
+    data: JSONBody[ChosenPassword],
+    request: Request[Any, Any, Any],
+    accounts: NamedDependency[Accounts],
+    recovery: NamedDependency[Recovery],
+    *,
+    gate: NamedDependency[Gate],
+) -> Response[AccountView]:
+    """By the link that an administrator gave; it signs out everywhere else."""
+    agent = request.headers.get("user-agent", "")
+    signed_in = await recovery.redeem(data.token, data.password, user_agent=agent)
     return await _welcome(accounts, gate, signed_in)
 
 
@@ -205,7 +226,7 @@ def _goodbye(gate: Gate) -> Response[None]:
     return Response(None, status_code=204, cookies=[gate.login_cookie("", max_age_s=0)])
 
 
-open_handlers = [login, set_up]
+open_handlers = [login, set_up, choose_password]
 """For people who are not signed in yet."""
 handlers = [
     logout,

@@ -17,6 +17,7 @@ from app.people.accounts import Accounts, AccountView, Principal
 from app.people.groups import Groups, GroupView
 from app.people.invitations import LINK, Invitations, InvitationView, NewInvitation
 from app.people.keys import Keys, OwnedKey
+from app.people.recovery import NewPasswordLink, Recovery
 from app.routes.published.told import told
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -94,6 +95,16 @@ async def revoke_users_key(
     user_id: FromPath[str], key_id: FromPath[str], keys: NamedDependency[Keys]
 ) -> None:
     await keys.revoke(UserId(user_id), KeyId(key_id))
+
+
+@post("/users/{user_id:str}/password-link", opt=told(fails=(404,)))
+async def offer_password(
+    user_id: FromPath[str],
+    principal: NamedDependency[Principal],
+    recovery: NamedDependency[Recovery],
+) -> NewPasswordLink:
+    """The link is the page's `/setup#password=` and the token; it is told this once."""
+    return await recovery.offer(principal.user_id, UserId(user_id))
 
 
 # ---------------------------------------------------------------- invitations
@@ -174,6 +185,7 @@ handlers = [
     list_users,
     change_user,
     remove_user,
+    offer_password,
     list_all_keys,
     revoke_users_key,
     list_invitations,

@@ -22,6 +22,7 @@ PUBLIC = {
     ("GET", "/admin"),
     ("POST", "/api/login"),
     ("POST", "/api/setup"),
+    ("POST", "/api/password"),
     ("GET", "/api/sign-in"),
     ("POST", "/api/oidc"),
     ("GET", "/api/oidc/callback"),

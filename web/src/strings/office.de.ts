@@ -131,6 +131,7 @@ const de: typeof en = {
       "account.disabled": "Konto ausgesperrt",
       "account.enabled": "Konto wieder eingelassen",
       "account.password": "Passwort geändert",
+      "account.password_link": "Link für ein neues Passwort gegeben",
       "account.removed": "Konto gelöscht",
       "account.role": "Rolle geändert",
       "figures.look": "Zahlen angesehen",

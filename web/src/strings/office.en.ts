@@ -129,6 +129,7 @@ export default {
       "account.disabled": "Account shut out",
       "account.enabled": "Account let in again",
       "account.password": "Password changed",
+      "account.password_link": "Link for a new password given",
       "account.removed": "Account deleted",
       "account.role": "Role changed",
       "figures.look": "Looked at figures",
