@@ -193,6 +193,33 @@ def test_somebody_is_invited_joins_a_group_gets_a_quota_and_is_shut_out(page: Pa
     expect(page.locator("tbody tr").first).to_contain_text("Account shut out")
 
 
+def test_an_auditor_sees_figures_and_finds_nothing_to_act_on(
+    chromium: Browser, page: Page, server: Server
+):
+    page.get_by_role("link", name="Invitations").click()
+    page.get_by_label("Whom it is for").fill("Otto")
+    page.get_by_role("combobox", name="Role").select_option("auditor")
+    page.get_by_role("button", name="Make a link").click()
+    token = page.locator("code").inner_text().partition("#token=")[2]
+    account = {"token": token, "email": "otto@example.org", "name": "Otto", "password": PASSWORD}
+    accept(server, account)
+
+    with contextlib.closing(chromium.new_context(locale="en-GB")) as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/admin")
+        page.get_by_label("Email").fill("otto@example.org")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("region", name="What the cache saved").wait_for()
+        sections = page.get_by_role("navigation").get_by_role("link").all_inner_texts()
+        page.get_by_role("link", name="Sessions").click()
+        page.locator("tbody tr").first.wait_for()
+
+        assert page.locator("tbody button").count() == 0
+        assert "Invitations" not in sections and "Audit log" not in sections
+        assert "Prefix tree" in sections
+
+
 def accept(server: Server, invitation: dict[str, str]) -> None:
     """As a stranger's browser."""
     with httpx.Client(base_url=server.url, timeout=60) as client:

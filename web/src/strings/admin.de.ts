@@ -160,8 +160,6 @@ const de: typeof en = {
     idle: "Ruht seit",
     last: "Letzter Zug",
     acts: "Aktionen",
-    everybody: "Alle",
-    ownerFilter: "Besitzer",
     blocks: (all: string, shared: string) => `${all} Blöcke, ${shared} geteilt`,
     inMemory: (size: string) => `${size} im Speicher`,
     onDisk: (size: string) => `${size} auf der Platte`,
@@ -214,7 +212,6 @@ const de: typeof en = {
     operator: "Von allen geteilt",
     told: (tokens: string, hits: string, paths: string) =>
       `${tokens} Tokens, ${hits} Treffer, ${paths} Unterhaltungen`,
-    parkedLegend: "Darunter geparkt",
   },
 
   ...office,

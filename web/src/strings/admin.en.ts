@@ -161,8 +161,6 @@ export default {
     idle: "Idle",
     last: "Last turn",
     acts: "Actions",
-    everybody: "Everybody",
-    ownerFilter: "Owner",
     blocks: (all: string, shared: string) => `${all} blocks, ${shared} shared`,
     inMemory: (size: string) => `${size} in memory`,
     onDisk: (size: string) => `${size} on disk`,
@@ -215,7 +213,6 @@ export default {
     operator: "Shared by all",
     told: (tokens: string, hits: string, paths: string) =>
       `${tokens} tokens, ${hits} hits, ${paths} conversations`,
-    parkedLegend: "Parked below",
   },
 
   ...office,
