@@ -24,6 +24,7 @@ SCHEMAS = ("openapi", "asyncapi", "events", "dialect")
 OUT_OF_IT = {
     "/",
     "/setup",
+    "/admin",
     "/api/oidc/callback",
     "/assets",
     *(f"/schema/{name}.json" for name in SCHEMAS),

@@ -25,6 +25,7 @@ from schemathesis.engine import events, from_schema
 from app.db.types import AccountRole
 from tests.kit.peers import open_engine
 from tests.kit.serving import Serving, serving
+from tests.kit.tab import SOON
 
 PASSWORD = "a long password"
 CHECKS = (
@@ -51,7 +52,7 @@ class Supply:
 
     def __init__(self, house: Serving) -> None:
         self._house = house
-        self._http = httpx.Client(base_url=house.site.url, timeout=60)
+        self._http = httpx.Client(base_url=house.site.url, timeout=60, limits=SOON)
         accounts = house.service.accounts
         house.do(accounts.create_user("boss@example.org", "Boss", PASSWORD, AccountRole.ADMIN))
         self._http.get("/api/account")
