@@ -13,6 +13,7 @@ from openai import OpenAI
 from tests.dialect.test_requests import DOCUMENTS, VALUES
 from tests.kit.echo import EchoEngine
 from tests.kit.serving import Serving
+from tests.kit.tab import SOON
 
 CODES = {
     *("invalid_json", "invalid_request", "invalid_value", "unsupported_parameter"),
@@ -42,7 +43,7 @@ SETTINGS = settings(
 @pytest.fixture(scope="session")
 def http(echo_server: Serving) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {echo_server.key}"}
-    with httpx.Client(base_url=echo_server.url, headers=headers) as client:
+    with httpx.Client(base_url=echo_server.url, headers=headers, limits=SOON) as client:
         yield client
 
 

@@ -18,7 +18,7 @@ from app.errors import Conflict
 from engine.api import Engine
 from tests.kit.echo import EchoEngine, with_calls
 from tests.kit.serving import Serving
-from tests.kit.tab import PASSWORD, Person, browser
+from tests.kit.tab import PASSWORD, SOON, Person, browser
 
 ROOMY = msgspec.structs.replace(with_calls(), context_tokens=100_000, pool_blocks=10_000)
 """For answers that fill every buffer between the engine and a peer that does not read."""
@@ -67,7 +67,7 @@ async def somebody_at(server: Serving) -> AsyncIterator[Person]:
 
 def program(server: Serving) -> httpx.AsyncClient:
     key = {"authorization": f"Bearer {server.key}"}
-    return httpx.AsyncClient(base_url=server.url, headers=key, timeout=60)
+    return httpx.AsyncClient(base_url=server.url, headers=key, timeout=60, limits=SOON)
 
 
 @contextlib.asynccontextmanager
