@@ -523,6 +523,108 @@ def axe_faults(page: Page) -> list[str]:
     return faults
 
 
+# ---------------------------------------------------------------- much of it
+
+NODES = "() => document.querySelectorAll('.thread *').length"
+WATCH = """() => {
+    window.changed = new Set();
+    new MutationObserver(seen => seen.forEach(({target}) => {
+        const node = target instanceof Element ? target : target.parentElement;
+        window.changed.add(node.closest("article")?.dataset.id ?? node.closest("[class]").className);
+    })).observe(document.querySelector(".thread"),
+        {subtree: true, childList: true, characterData: true});
+}"""
+"""What is drawn anew; that buttons rest while an answer comes is not."""
+
+SCROLL_UP = """() => {
+    const first = document.querySelector("article");
+    document.querySelector(".thread").scrollTop = 0;
+    return [first.dataset.id, first.getBoundingClientRect().top];
+}"""
+"""Which message is the first then, and how far from the top."""
+
+
+def long_file(folder: Path, messages: int) -> Path:
+    """A conversation in the form that another product exports."""
+    mapping = {
+        f"m{place}": {
+            "id": f"m{place}",
+            "parent": f"m{place - 1}" if place else None,
+            "children": [f"m{place + 1}"] if place + 1 < messages else [],
+            "message": {
+                "id": f"m{place}",
+                "author": {"role": "assistant" if place % 2 else "user"},
+                "create_time": 1_700_000_000.0 + place,
+                "content": {"content_type": "text", "parts": [f"Number {place}."]},
+            },
+        }
+        for place in range(messages)
+    }
+    file = folder / "long.json"
+    told = {"title": "Long", "create_time": 1_700_000_000.0, "mapping": mapping}
+    file.write_text(json.dumps([told | {"current_node": f"m{messages - 1}"}]))
+    return file
+
+
+@pytest.mark.row("29")
+def test_of_five_hundred_messages_only_those_are_drawn_that_are_looked_at(
+    page: Page, tmp_path: Path
+):
+    page.get_by_label("File of conversations").set_input_files(long_file(tmp_path, 500))
+    page.get_by_role("link", name="Long", exact=True).click()
+    articles = page.locator("article")
+    expect(articles).to_have_count(40)
+    expect(articles.last).to_contain_text("Number 499")
+    assert page.evaluate(NODES) < 2_000
+
+    page.evaluate(WATCH)
+    page.get_by_label("Message", exact=True).press_sequentially("typed into a long conversation")
+    assert page.evaluate("[...window.changed]") == []
+    page.get_by_label("Message", exact=True).press("Enter")
+    page.get_by_role("button", name="Stop the answer").wait_for()
+    expect(articles.last.locator(".prose")).to_contain_text(re.compile(r"\w"), timeout=ANSWER_MS)
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+    last_two = page.evaluate(
+        "[...document.querySelectorAll('article')].slice(-2).map(a => a.dataset.id)"
+    )
+    changed = page.evaluate("[...window.changed].filter(id => id.startsWith('msg_'))")
+    assert set(changed) <= set(last_two)
+    assert articles.count() <= 42
+
+    looked_at, top = page.evaluate(SCROLL_UP)
+    expect(articles.first).to_contain_text("Number 422")
+    box = page.locator(f"[data-id='{looked_at}']").bounding_box()
+    assert box is not None
+    assert abs(box["y"] - top) < 2
+    assert page.evaluate(NODES) < 4_000
+
+
+@pytest.mark.row("31")
+def test_a_paste_of_a_megabyte_is_said_to_be_too_long_before_it_is_sent(
+    page: Page, context: BrowserContext
+):
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    text = ("word " * 11 + "\n") * (990_000 // 56)
+    page.evaluate("text => navigator.clipboard.writeText(text)", text)
+    kept = "() => Object.values(localStorage).some(text => text.length > 900_000)"
+    page.evaluate(
+        "() => { const put = Storage.prototype.setItem; window.puts = 0;"
+        "Storage.prototype.setItem = function (...a) { window.puts++; put.apply(this, a); } }"
+    )
+    field = page.get_by_label("Message", exact=True)
+    field.focus()
+    page.keyboard.press("Control+v")
+    expect(page.get_by_text("It will not fit.")).to_be_visible()
+    page.wait_for_function(kept)
+    page.keyboard.type("and five more")
+    puts = page.evaluate("window.puts")
+    page.reload()
+
+    expect(field).to_have_value(text + "and five more")
+    assert puts < len("and five more")
+
+
 # ---------------------------------------------------------------- without a socket
 
 

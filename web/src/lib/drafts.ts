@@ -7,6 +7,12 @@
 import { createSubscriber } from "svelte/reactivity";
 
 const PREFIX = "keepwarm.draft.";
+export const SOON_MS = 400;
+
+interface Unstored {
+  readonly conversationId: string | null;
+  readonly text: string;
+}
 
 interface Draft {
   readonly text: string;
@@ -16,6 +22,9 @@ interface Draft {
 export class Drafts {
   /** Whoever shows what was wished hears of it. */
   #told = (): void => {};
+  /** What is to be stored soon. */
+  #soon: Unstored | undefined;
+  #storing: ReturnType<typeof setTimeout> | undefined;
   readonly #watch = createSubscriber((told) => {
     this.#told = told;
   });
@@ -33,6 +42,19 @@ export class Drafts {
     if (text === this.text(conversationId)) return;
     if (text) this.#store(conversationId, { text });
     else this.clear(conversationId);
+  }
+
+  /** As `write`, but not at every key: a long text takes the browser a while to store. */
+  writeSoon(conversationId: string | null, text: string): void {
+    if (this.#soon?.conversationId !== conversationId) this.flush();
+    this.#soon = { conversationId, text };
+    this.#storing ??= setTimeout(() => this.flush(), SOON_MS);
+  }
+
+  /** Store what waits for it. */
+  flush(): void {
+    const soon = this.#drop();
+    if (soon) this.write(soon.conversationId, soon.text);
   }
 
   /** The id under which `text` is sent, now and at every further attempt. */
@@ -61,11 +83,13 @@ export class Drafts {
   }
 
   clear(conversationId: string | null): void {
+    if (this.#soon?.conversationId === conversationId) this.#drop();
     this.storage.removeItem(this.#key(conversationId));
   }
 
   /** On leaving: nothing of this user stays in the browser. */
   clearAll(): void {
+    this.#drop();
     const mine = `${PREFIX}${this.userId}.`;
     for (const key of Object.keys(this.storage)) {
       if (key.startsWith(mine)) this.storage.removeItem(key);
@@ -80,7 +104,16 @@ export class Drafts {
     return `${PREFIX}${this.userId}.${conversationId ?? "new"}`;
   }
 
+  #drop(): Unstored | undefined {
+    clearTimeout(this.#storing);
+    const soon = this.#soon;
+    this.#soon = undefined;
+    this.#storing = undefined;
+    return soon;
+  }
+
   #read(conversationId: string | null): Draft {
+    this.flush();
     const stored = this.storage.getItem(this.#key(conversationId));
     return stored ? (JSON.parse(stored) as Draft) : { text: "" };
   }

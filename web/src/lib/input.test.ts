@@ -1,7 +1,7 @@
-import { beforeEach, describe, expect, it } from "vitest";
+import { beforeEach, describe, expect, it, vi } from "vitest";
 
 import { csrfToken } from "./api";
-import { Drafts } from "./drafts";
+import { Drafts, SOON_MS } from "./drafts";
 import { backOffMs } from "./link";
 import { sends, startsNew, stops } from "./shortcuts";
 import { splitter } from "./stream";
@@ -50,6 +50,23 @@ describe("drafts", () => {
     drafts.sent("conv_1", "sent");
 
     expect(drafts.text("conv_1")).toBe("typed since");
+  });
+
+  it("are stored soon and not at every key, and read as if they were", () => {
+    vi.useFakeTimers();
+    drafts.writeSoon("conv_1", "o");
+    drafts.writeSoon("conv_1", "on");
+    expect(localStorage).toHaveLength(0);
+    vi.advanceTimersByTime(SOON_MS);
+    expect(new Drafts("user_1", localStorage).text("conv_1")).toBe("on");
+
+    drafts.writeSoon("conv_1", "one");
+    expect(drafts.text("conv_1")).toBe("one");
+    drafts.writeSoon("conv_1", "gone");
+    drafts.clear("conv_1");
+    vi.advanceTimersByTime(SOON_MS);
+    expect(localStorage).toHaveLength(0);
+    vi.useRealTimers();
   });
 
   it("go to the server before they are sent only where somebody said so", () => {

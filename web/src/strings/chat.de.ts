@@ -71,6 +71,8 @@ const de: typeof en = {
   conversation: "Unterhaltung",
   conversationLoading: "Die Unterhaltung lädt.",
   conversationGone: "Diese Unterhaltung gibt es nicht mehr.",
+  showEarlier: "Zeigen, was davor gesagt wurde",
+  showAll: (characters) => `Alle ${characters} Zeichen zeigen`,
   startNew: "Eine neue beginnen",
   question: "Worüber wollen wir reden?",
   promise: "Jede Frage berechnet nur, was neu ist. Alles andere bleibt warm.",

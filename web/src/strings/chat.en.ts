@@ -69,6 +69,8 @@ export default {
   conversation: "Conversation",
   conversationLoading: "The conversation is loading.",
   conversationGone: "This conversation is not here any more.",
+  showEarlier: "Show what was said before",
+  showAll: (characters: string) => `Show all ${characters} characters`,
   startNew: "Start a new one",
   question: "What shall we talk about?",
   promise: "Every turn computes only what is new. The rest is kept warm.",
