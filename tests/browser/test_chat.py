@@ -663,6 +663,6 @@ def test_where_websockets_are_blocked_the_page_says_so_and_goes_on(
         with page.expect_request("**/api/pages/*/draft") as hint:
             page.get_by_label("Message", exact=True).fill("What may be prepared")
             page.get_by_role("switch", name="Prepare while I type").check()
-        assert hint.value.post_data_json["text"] == "What may be prepared"
+        assert '"text":"What may be prepared"' in (hint.value.post_data or "")
         choose(page, "Are you there?", "Pin")
         expect(other.get_by_role("heading", name="Pinned")).to_be_visible()
