@@ -14,7 +14,7 @@ NPM_IN := PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --no-update-no
 NPM := $(NPM_IN) web
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help run install page migrate check test contract bench format lock golden python chromium nginx compiler provider
+.PHONY: help run install page migrate check test contract bench format lock golden pictures python chromium nginx compiler provider
 .DEFAULT_GOAL := help
 
 help: ## What can be made.
@@ -145,6 +145,9 @@ golden: .venv/tested ## Write generated pages anew; look at the difference.
 	$(PY) -m tests.kit.protocol
 	$(PY) -m tests.kit.metrics
 	$(PY) -m tests.kit.frames
+
+pictures: .venv/tested page chromium ## Take the pictures of the pages anew; look at them.
+	$(PY) -m tests.kit.pictures
 
 lock: ## Write the pinned packages anew from what is installed.
 	$(PY) .lock/lock.py

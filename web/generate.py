@@ -24,6 +24,7 @@ from app.people.groups import GroupView
 from app.people.invitations import InvitationView, NewInvitation
 from app.people.keys import OwnedKey
 from app.people.quotas import Quota
+from app.people.recovery import NewPasswordLink
 from app.routes.admin import SettingView
 from app.routes.quotas import UsageView
 from app.routes.vitals import Vitals
@@ -45,6 +46,7 @@ TOLD = [
     GroupView,
     InvitationView,
     NewInvitation,
+    NewPasswordLink,
     Quota,
     OwnedKey,
     UsageView,

@@ -172,6 +172,16 @@ def test_somebody_is_invited_joins_a_group_gets_a_quota_and_is_shut_out(page: Pa
 
     page.get_by_role("link", name="People").click()
     row = page.get_by_role("row").filter(has_text="mara@example.org")
+    row.get_by_role("button", name="New password").click()
+    address = page.locator("code").inner_text()
+    assert page.context.browser is not None
+    with contextlib.closing(page.context.browser.new_context()) as elsewhere:
+        other = elsewhere.new_page()
+        other.goto(address)
+        other.get_by_label("Password").fill("quite another password")
+        other.get_by_role("button", name="Set the password").click()
+        expect(other.get_by_text("Mara", exact=True).first).to_be_visible()
+        assert "password" not in other.url
     row.get_by_label("Role of").select_option("auditor")
     row.get_by_role("button", name="Quotas").click()
     quotas = page.get_by_role("region", name="Quotas of mara@example.org").first

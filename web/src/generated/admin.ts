@@ -181,6 +181,11 @@ export interface NewInvitation {
   view: InvitationView;
 }
 
+export interface NewPasswordLink {
+  token: string;
+  expires_at: number;
+}
+
 export interface OwnedKey {
   id: string;
   name: string;

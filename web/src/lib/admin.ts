@@ -11,6 +11,7 @@ import type {
   InvitationView,
   MissPage,
   NewInvitation,
+  NewPasswordLink,
   OwnedKey,
   PrefixTree,
   Quota,
@@ -67,6 +68,8 @@ export const admin = {
     call<AccountView>("PATCH", `/api/users/${within(id)}`, { role }),
   setDisabled: (id: string, is_disabled: boolean) =>
     call<AccountView>("PATCH", `/api/users/${within(id)}`, { is_disabled }),
+  offerPassword: (id: string) =>
+    call<NewPasswordLink>("POST", `/api/users/${within(id)}/password-link`),
   removeUser: (id: string) => call<null>("DELETE", `/api/users/${within(id)}`),
 
   invitations: () => call<readonly InvitationView[]>("GET", "/api/invitations"),

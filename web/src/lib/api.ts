@@ -111,6 +111,8 @@ export const api = {
   logout: () => call<null>("POST", "/api/logout"),
   setup: (token: string, email: string, name: string, password: string) =>
     call<Account>("POST", "/api/setup", { token, email, name, password }),
+  choosePassword: (token: string, password: string) =>
+    call<Account>("POST", "/api/password", { token, password }),
   waysIn: () => call<{ provider: string | null }>("GET", "/api/sign-in"),
   /** Where the provider waits; `invitation` is the token of a link that is to be accepted so. */
   leave: (invitation: string | null) => call<{ url: string }>("POST", "/api/oidc", { invitation }),

@@ -33,6 +33,11 @@ export class Session {
     this.#signedIn(await api.setup(token, email, name, password));
   }
 
+  /** By the link of somebody who forgot theirs. */
+  async choosePassword(token: string, password: string): Promise<void> {
+    this.#signedIn(await api.choosePassword(token, password));
+  }
+
   async signOut(): Promise<void> {
     await api.logout();
     this.gone();

@@ -20,6 +20,9 @@ const de: typeof en = {
   incompleteLink: "Dieser Link ist unvollständig",
   incompleteLinkLead:
     "Öffne den ganzen Link, so wie du ihn bekommen hast oder wie Keepwarm ihn beim Start ausgegeben hat: Er endet auf „#token=…“.",
+  newPassword: "Wähle ein neues Passwort",
+  newPasswordLead: "Dieser Link gilt einmal. Er meldet dich hier an und überall sonst ab.",
+  setPassword: "Passwort setzen",
   signInInstead: "Stattdessen anmelden",
 
   refusals: {

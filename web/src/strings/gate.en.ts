@@ -19,6 +19,9 @@ export default {
   incompleteLink: "This link is not complete",
   incompleteLinkLead:
     "Open the whole link, as you were given it or as Keepwarm printed it when it started: it ends in “#token=…”.",
+  newPassword: "Choose a new password",
+  newPasswordLead: "This link works once. It signs you in here, and out everywhere else.",
+  setPassword: "Set the password",
   signInInstead: "Sign in instead",
 
   /** Why somebody came back from a provider without being signed in, by its code. */

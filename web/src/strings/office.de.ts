@@ -27,6 +27,14 @@ const de: typeof en = {
     disableWords:
       "Anmeldungen und Schlüssel enden sofort, und was gerade geschrieben wird, hört auf. Gelöscht wird nichts.",
     quotas: "Kontingente",
+    offer: "Neues Passwort",
+    offered: (name: string) =>
+      `Schick ihn an ${name}. Damit wird innerhalb eines Tages ein Passwort gewählt, und überall sonst endet die Anmeldung.`,
+  },
+  links: {
+    once: "Der Link wird nur dieses eine Mal gezeigt",
+    copy: "Kopieren",
+    copied: "Kopiert",
   },
   quotas: {
     of: (name: string) => `Kontingente von ${name}`,
@@ -57,10 +65,7 @@ const de: typeof en = {
     role: "Rolle",
     groups: "Gruppen",
     create: "Link machen",
-    madeTitle: "Der Link wird nur dieses Mal gezeigt",
     madeWords: (note: string) => `Schicke ihn an ${note}. Wer ihn zuerst öffnet, hat das Konto.`,
-    copy: "Kopieren",
-    copied: "Kopiert",
     open: "Links, die noch gelten",
     expires: "Endet",
     revoke: "Widerrufen",

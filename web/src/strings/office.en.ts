@@ -27,6 +27,14 @@ export default {
     disableWords:
       "Their logins and keys end at once, and what is being written for them stops. Nothing is deleted.",
     quotas: "Quotas",
+    offer: "New password",
+    offered: (name: string) =>
+      `Send it to ${name}. By it they choose a password, within a day, and are signed out everywhere else.`,
+  },
+  links: {
+    once: "The link is shown this once",
+    copy: "Copy",
+    copied: "Copied",
   },
   quotas: {
     of: (name: string) => `Quotas of ${name}`,
@@ -57,10 +65,7 @@ export default {
     role: "Role",
     groups: "Groups",
     create: "Make a link",
-    madeTitle: "The link is shown this once",
     madeWords: (note: string) => `Send it to ${note}. Whoever opens it first has the account.`,
-    copy: "Copy",
-    copied: "Copied",
     open: "Links that still work",
     expires: "Ends",
     revoke: "Revoke",
