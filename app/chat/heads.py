@@ -147,11 +147,9 @@ class Heads:
         if anew:
             self._known.pop(refs[0], None)
         ids = [ref.id for ref in refs]
-        async with self._db.read() as session:
-            found = await session.scalars(
-                select(LibraryItem).where(LibraryItem.id.in_(ids), allowed)
-            )
-            items = {item.id: item for item in found}
+        query = select(LibraryItem).where(LibraryItem.id.in_(ids), allowed)
+        found = await self._db.look(lambda session: session.scalars(query).all())
+        items = {item.id: item for item in found}
         parts = []
         scope = OPERATOR_SCOPE
         for ref in refs:

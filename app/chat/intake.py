@@ -79,7 +79,8 @@ class Intake:
         Raises `NotFound`, `Conflict`, `ParentMoved`, `InvalidRequest`, `PromptTooLong` and
         `Unavailable`.
         """
-        looked, guess = await self._look(user_id, request)
+        guessing = self._guess(request)
+        looked = await self._branch(user_id, request)
         if isinstance(looked, Acceptance):
             return looked
         if request.format is not None:
@@ -88,7 +89,7 @@ class Intake:
             await self._make_ready(request.tools.grammar(user_id), "tools")
         if request.results:
             request = await self._in_order_of_calls(request, looked)
-        card, wanted, rendered = await self._wanted(user_id, request, looked, guess)
+        card, wanted, rendered = await self._wanted(user_id, request, looked, guessing)
         found = await self._found(request, wanted)
         carried, shortened = 0, False
         async with engine_errors():
@@ -162,20 +163,24 @@ class Intake:
 
         With what is rendered of it already. Raises as `prepare` does.
         """
-        branch, guess = await self._look(user_id, request)
+        guessing = self._guess(request)
+        branch = await self._branch(user_id, request)
         assert isinstance(branch, Branch), "what was not sent was not sent before"
-        return await self._wanted(user_id, request, branch, guess)
+        return await self._wanted(user_id, request, branch, guessing)
 
-    async def _look(
-        self, user_id: UserId, request: TurnRequest
-    ) -> tuple[Branch | Acceptance, Guess | None]:
-        """The branch, and beside the look at it what is most likely to be rendered behind it."""
-        return await asyncio.gather(
-            self._branch(user_id, request), self.prompts.guess(request.message_id, _new(request))
-        )
+    def _guess(self, request: TurnRequest) -> asyncio.Task[Guess | None]:
+        """Beside the look at the branch, what is most likely to be rendered behind it.
+
+        Whoever raises before it is there leaves it to itself: it raises nothing.
+        """
+        return asyncio.create_task(self.prompts.guess(request.message_id, _new(request)))
 
     async def _wanted(
-        self, user_id: UserId, request: TurnRequest, branch: Branch, guess: Guess | None
+        self,
+        user_id: UserId,
+        request: TurnRequest,
+        branch: Branch,
+        guessing: asyncio.Task[Guess | None],
     ) -> tuple[ModelCard, Wanted, Rendered | None]:
         branch = await self._under_persona(user_id, request, branch)
         if not request.messages:
@@ -186,7 +191,7 @@ class Intake:
             # Two looks that need nothing of each other.
             head, rendered = await asyncio.gather(
                 self._head_text(card, user_id, request, branch),
-                self.prompts.ahead(card, branch, new, guess),
+                self.prompts.ahead(card, branch, new, guessing),
             )
         wanted = Wanted(user_id=user_id, branch=branch, head=head, new=new)
         return card, wanted, rendered

@@ -13,7 +13,7 @@ template that rewrites what was said. Nothing here is stored and no owner is che
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 
 import msgspec
@@ -171,11 +171,12 @@ class Prompts:
             return None  # whoever renders it in earnest is told
 
     async def ahead(
-        self, card: ModelCard, branch: Branch, new: NewMessages, guess: Guess | None = None
+        self, card: ModelCard, branch: Branch, new: NewMessages, guessing: Awaitable[Guess | None]
     ) -> Rendered | None:
         """The new messages as ids, where those do not depend on what stands before the path."""
         if not branch.said or not _goes_on(card, branch) or _is_opened(branch, new):
             return None
+        guess = await guessing
         if guess is not None and (guess.new, guess.seam) == (new, _seam(branch)):
             return guess.rendered
         return await self._render(branch, new)

@@ -362,7 +362,7 @@ def test_a_word_that_is_still_composed_is_not_sent(page: Page, context: BrowserC
     expect(field).to_have_value("日本")
     expect(page.locator("article")).to_have_count(0)
     field.press("Enter")
-    expect(page.locator(".question")).to_have_text("日本")
+    expect(page.locator(".question p")).to_have_text("日本")
     page.get_by_role("button", name="Stop").click()
     wait_for_end(page)
 

@@ -7,7 +7,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
