@@ -14,11 +14,11 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.kit.server import ROOT, Server, start_server
 
 DOCS = ROOT / "docs"
-SAID = {
-    "Rivers of Europe": ("Name three rivers of Europe.", "Which of them is the longest?"),
-    "A short letter": ("Write a short letter to a lighthouse keeper.",),
-    "Boiling an egg": ("How long do I boil an egg?", "And on a high mountain?", "Thank you!"),
-}
+SAID = (
+    ("Name three rivers of Europe.", "Which of them is the longest?"),
+    ("Write a short letter to a lighthouse keeper.",),
+    ("How long do I boil an egg?", "And on a high mountain?", "Thank you!"),
+)
 ANSWER_MS = 120_000
 WIDE, PHONE = (1200, 820), (390, 820)
 Scheme = Literal["light", "dark"]
@@ -45,8 +45,8 @@ def opened(
 
 def talk(page: Page) -> None:
     """Conversations for the list, the last of them open."""
-    for said in SAID.values():
-        page.get_by_role("button", name="New conversation").click()
+    for said in SAID:
+        page.get_by_role("button", name="New conversation", exact=True).click()
         for number, text in enumerate(said, 1):
             page.get_by_label("Message", exact=True).fill(text)
             page.keyboard.press("Enter")
@@ -66,7 +66,7 @@ def main() -> None:
         with opened(browser, server, WIDE, "light") as page:
             talk(page)
             take(page, "page")
-            page.get_by_role("button", name="Settings").click()
+            page.get_by_role("button", name="Settings", exact=True).click()
             page.get_by_role("dialog").wait_for()
             take(page, "settings")
         with opened(browser, server, PHONE, "dark") as page:
