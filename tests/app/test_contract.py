@@ -66,6 +66,20 @@ def test_every_route_is_in_the_document(tmp_path, published: dict[str, Any]):
     assert left_out <= OUT_OF_IT
 
 
+def test_streams_that_end_with_an_answer_are_told_from_those_that_never_do(
+    published: dict[str, Any],
+):
+    """Who asks one of the latter for its end waits for ever."""
+    streams = {
+        path
+        for path, _, told in operations(published)
+        if any("text/event-stream" in one.get("content", ()) for one in told["responses"].values())
+    }
+    finite = {path for path in streams if "/responses" in path or "/completions" in path}
+
+    assert streams - finite == contract.ENDLESS
+
+
 def test_each_dialect_refuses_in_its_own_form(published: dict[str, Any]):
     for path, method, told in operations(published):
         refusals = {status: one for status, one in told["responses"].items() if status >= "400"}

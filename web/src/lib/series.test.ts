@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Figures } from "../generated/admin";
-import { appended, share, stacked, stretches, total } from "./series";
+import { appended, middles, share, stacked, stretches, total } from "./series";
 
 const sample = (at: number, computed_tokens: number, boot_id = "one"): Figures =>
   ({ at, computed_tokens, boot_id }) as Figures;
@@ -23,6 +23,17 @@ describe("what was added over time", () => {
     const sums = cut.map((one) => total(one.samples, computed));
     expect(sums.reduce((sum, one) => sum + one, 0)).toBe(total(samples, computed));
     expect(sums[0]).toBe(29 * 29);
+  });
+});
+
+describe("a stretch on the axis", () => {
+  it("stands in its middle, and the last one in the middle of what has come of it", () => {
+    const cut = stretches(
+      [0, 35, 95].map((at) => sample(at, 0)),
+      30,
+    );
+
+    expect(middles(cut, 30, 95)).toEqual([15, 45, 92.5]);
   });
 });
 

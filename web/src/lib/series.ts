@@ -38,6 +38,13 @@ export function stretches(samples: readonly Figures[], lengthS: number): Stretch
   return cut;
 }
 
+/** Where on the time axis each stretch stands; the last one is as long as time has come. */
+export const middles = (
+  cut: readonly { readonly start: number }[],
+  lengthS: number,
+  to: number,
+): number[] => cut.map(({ start }) => (start + Math.min(start + lengthS, to)) / 2);
+
 /** A part of a whole, 0 to 1; null where there is no whole. */
 export const share = (part: number, whole: number): number | null => (whole ? part / whole : null);
 
