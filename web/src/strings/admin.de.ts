@@ -189,6 +189,7 @@ const de: typeof en = {
     lead: "Was der Cache hält, wie Prompts verlaufen: von links nach rechts nach Tokens. Was viele teilen, ist links ein Stamm; Unterhaltungen sind rechts die Enden. Ein Klick geht in einen Zweig.",
     label: "Der Präfixbaum",
     whole: "Ganzer Baum",
+    parts: (nodes) => (nodes === 1 ? "1 Teil." : `${nodes} Teile.`),
     leftOut: (nodes: string) => `${nodes} kleinere sind weggelassen.`,
     empty: "Der Cache ist leer. Sobald jemand mit dem Modell spricht, wächst er hier.",
     table: "Als Tabelle",

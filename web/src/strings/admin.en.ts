@@ -190,6 +190,7 @@ export default {
     lead: "What the cache holds, as prompts run: from left to right by tokens. What many share is a trunk on the left; conversations are the ends on the right. A click goes into a branch.",
     label: "The prefix tree",
     whole: "Whole tree",
+    parts: (nodes: number) => (nodes === 1 ? "1 part." : `${nodes} parts.`),
     leftOut: (nodes: string) => `${nodes} smaller ones are left out.`,
     empty: "The cache is empty. Once somebody talks to the model, it grows here.",
     table: "As a table",
