@@ -13,7 +13,6 @@ have a budget, and whatever is left of an abandoned one is the first to go.
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import re
 import secrets
@@ -23,6 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from app.chat.comparison import shared_tokens
 from app.chat.entry import TurnRequest
 from app.chat.errands import Errands
 from app.chat.intake import Intake
@@ -82,10 +82,7 @@ def shared_start(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
 
     A text can be without any token. Then the glue behind it would seem to be shared.
     """
-    if len(one) == len(other) and one == other:
-        return ()
-    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return tuple(id_ for id_, _ in pairs)
+    return () if one == other else tuple(one[: shared_tokens(one, other)])
 
 
 class _Key(NamedTuple):

@@ -199,10 +199,10 @@ class Supervisor:
         return turn
 
     async def _abandon(self, turn: Turn) -> None:
-        await turn.abandon()
         self._usage.release(turn.response.view.id)
         del self._live[turn.response.view.id]
         self._logs.drop(turn.response.view.id)
+        await turn.abandon()
 
     async def _run(self, turn: Turn) -> None:
         try:

@@ -154,8 +154,10 @@ class Turn:
 
     async def abandon(self) -> None:
         """It was never stored, so it does not run, and nobody hears what was computed."""
-        await self._leave()
-        self._ended.set()
+        try:
+            await self._leave()
+        finally:
+            self._ended.set()
 
     def cut_off(self) -> None:
         """Give up at once, telling nobody; the next start's sweep closes it."""
@@ -174,8 +176,10 @@ class Turn:
                 if self._hold is not None:
                     await self._hold.take()
         finally:
-            await self._leave()
-            self._ended.set()
+            try:
+                await self._leave()
+            finally:
+                self._ended.set()
 
     async def _leave(self) -> None:
         """Whatever the job still has to say is not heard; unless it has ended, it is cancelled."""
