@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from app.chat.drafts import is_finished
 from app.db.types import AccountRole
 from app.events import ResponseEnded, TextDelta
 from app.frames import Draft, Event, TurnCreate
@@ -25,7 +26,8 @@ from tests.kit.server import start_server
 from tests.kit.tab import Person, Tab, person
 
 PAUSE_S, EVERY_S = 0.25, 1.0
-"""A draft goes out after a pause, and so often while keys come: `web/src/lib/typing.ts`."""
+"""A draft goes out after a pause, and so often while keys come; at once where a key closes a sentence,
+as the last one does here: `web/src/lib/typing.ts`."""
 ENTER_S = 0.1
 REPLY_TOKENS = 16
 WORDS = (
@@ -53,12 +55,14 @@ def key_times(chance: random.Random, keys: int, mean_s: float) -> list[float]:
     return list(accumulate(mean_s * chance.lognormvariate(-0.125, 0.5) for _ in range(keys)))
 
 
-def draft_times(keys: Sequence[float]) -> list[tuple[float, int]]:
+def draft_times(keys: Sequence[float], typed_text: str) -> list[tuple[float, int]]:
     """When a draft goes out, and of how many keys."""
     sent: list[tuple[float, int]] = []
     first_unsent = keys[0]
     for typed, (at, following) in enumerate(zip(keys, [*keys[1:], float("inf")], strict=True), 1):
         due = min(at + PAUSE_S, max(first_unsent + EVERY_S, at))
+        if is_finished(typed_text[:typed]):
+            due = at
         if due < following:
             sent.append((due, typed))
             first_unsent = following
@@ -79,7 +83,7 @@ async def converse(
     started = time.perf_counter()
     if drafts:
         await type_in(tab, conversation_id, parent_id, text[:already])
-        for at, typed in draft_times(keys):
+        for at, typed in draft_times(keys, text[already:]):
             if at > keys[-1]:
                 break
             await asyncio.sleep(started + at - time.perf_counter())

@@ -4,7 +4,8 @@
                       └───────────┴──────────────┴── superseded, or dropped at Enter
 
 Of a draft only what will hardly change is computed: no glue behind it, and not its last word, whose
-tokens depend on what is typed next. So a wrong guess is wasted work, and never a wrong prompt.
+tokens depend on what is typed next. Where its last sentence is closed it is computed as if it were sent
+now, for it may be. So a wrong guess is wasted work, and never a wrong prompt.
 
 A text is held in memory until it is rendered, in nothing else: no database, no log, no disk. A
 failure is silent, for nobody asked. Drafts of one session supersede each other, those of one user
@@ -28,8 +29,9 @@ from app.chat.errands import Errands
 from app.chat.intake import Intake
 from app.chat.liveness import session_of
 from app.chat.prompt import Prompt, Wanted
-from app.errors import AppError
+from app.errors import AppError, TooMany
 from app.ids import ConversationId, UserId, new_conversation_id
+from app.people.rates import DRAFTS_PER_SOCKET, Bucket
 from app.people.usage import Usage
 from engine.api import (
     Engine,
@@ -50,8 +52,6 @@ from engine.errors import EngineError
 
 LOG = logging.getLogger(__name__)
 
-GAP_S = 0.15
-"""Of drafts from one socket that come closer than this the later one is ignored."""
 BUDGET_TOKENS, WINDOW_S = 16_384, 60.0
 """Once so many tokens were computed for a user's drafts within the window, further ones wait for
 its end."""
@@ -64,6 +64,7 @@ TOKEN_CHARACTERS = 16
 REMEMBERED_USERS = 4096
 
 _LAST_WORD = re.compile(r"\s+\S*\Z")
+_SENTENCE_END = re.compile(r"[.!?…。！？؟][\"')\]”’»]*\Z")  # noqa: RUF001
 
 
 def settled(text: str) -> str:
@@ -75,6 +76,11 @@ def settled(text: str) -> str:
     text = text.rstrip()
     word = _LAST_WORD.search(text, max(0, len(text) - OPEN_TAIL))
     return text[: word.start() if word else max(0, len(text) - OPEN_TAIL)]
+
+
+def is_finished(text: str) -> bool:
+    """Whether its last sentence is closed, so that it may well be sent as it stands."""
+    return _SENTENCE_END.search(text, max(0, len(text) - OPEN_TAIL)) is not None
 
 
 def shared_start(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
@@ -250,10 +256,10 @@ class Drafts:
     # ------------------------------------------------------------ from text to a job
 
     async def _job(self, key: _Key, request: TurnRequest) -> Job | None:
-        """The stable part of what the request would be; None where there is none."""
+        """What the request will most likely begin with; None where nothing tells."""
         card, wanted, rendered = await self._intake.wanted(key.user_id, request)
         prompt = await self._intake.prompts.make(card, wanted, rendered)
-        token_ids = await self._stable(card, wanted, prompt)
+        token_ids = await self._likely(card, wanted, prompt)
         if not token_ids or len(token_ids) >= _limit(card):
             return None
         return Job(
@@ -267,11 +273,16 @@ class Drafts:
             durable=False,
         )
 
-    async def _stable(self, card: ModelCard, wanted: Wanted, prompt: Prompt) -> tuple[int, ...]:
-        """What the prompt shares with that of its settled part: no glue, nothing that may change."""
+    async def _likely(self, card: ModelCard, wanted: Wanted, prompt: Prompt) -> tuple[int, ...]:
+        """What the prompt shares with that of its settled part: no glue, nothing that may change.
+
+        Of a finished text all but the last token, which the turn computes to draw its first one.
+        """
         (message,) = wanted.new.messages
         if len(message.text) > _limit(card) * TOKEN_CHARACTERS:
             return ()
+        if is_finished(message.text):
+            return prompt.token_ids[:-1]
         before = Message(role=message.role, text=settled(message.text))
         new = msgspec.structs.replace(wanted.new, messages=(before,))
         known = await self._intake.prompts.make(card, msgspec.structs.replace(wanted, new=new))
@@ -298,14 +309,18 @@ class Typist:
         self.unnamed_id = new_conversation_id()
         """Stands for a conversation that is not made yet."""
         self._drafts = drafts
-        self._heard_s = -GAP_S
+        self._rate = Bucket(DRAFTS_PER_SOCKET)
 
     def hear(self, request: TurnRequest) -> None:
-        """Take up a draft; one without any text withdraws what was typed there before."""
+        """Take up a draft; one without any text withdraws what was typed there before.
+
+        One that comes too soon behind others is ignored.
+        """
         if not request.messages[0].text.strip():
             self._drafts.drop(self.user_id, request.conversation_id or self.unnamed_id)
-        elif _now() - self._heard_s >= GAP_S:
-            self._heard_s = _now()
+            return
+        with contextlib.suppress(TooMany):
+            self._rate.take()
             self._drafts.offer(self, request)
 
 

@@ -29,6 +29,8 @@ HANDSHAKES_PER_ADDRESS = Rate(acts="sockets opened from this address", burst=512
 HANDSHAKES_PER_USER = Rate(acts="sockets opened", burst=256, per_s=16)
 FRAMES_PER_SOCKET = Rate(acts="frames sent", burst=512, per_s=128)
 """A page sends a few a second; a program may fill its lanes at once."""
+DRAFTS_PER_SOCKET = Rate(acts="drafts sent", burst=4, per_s=4)
+"""A page sends one where its user pauses, closes a sentence, or has typed on for a second."""
 CREATES_PER_USER = Rate(acts="turns and conversations begun", burst=512, per_s=64)
 CANCELS_PER_USER = Rate(acts="answers stopped", burst=512, per_s=64)
 PINS_PER_USER = Rate(acts="conversations chosen to be kept warm", burst=30, per_s=0.5)

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.chat import drafts, liveness
-from app.chat.drafts import settled, shared_start
+from app.chat.drafts import is_finished, settled, shared_start
 from app.events import ResponseEnded
 from app.frames import Draft, Presence, PresenceState
 from app.ids import ConversationId, MessageId
+from app.people.rates import Rate
 from engine.api import (
     Forget,
     Hold,
@@ -87,6 +88,23 @@ def test_little_of_a_draft_is_held_back_and_guesses_are_right(renderer, script):
     assert wrong <= len(text) // 20
 
 
+@pytest.mark.parametrize(
+    ("text", "finished"),
+    [
+        ("Is it?", True),
+        ("It is (or so).", True),
+        ('He said "no!"', True),
+        ("是的。", True),
+        ("It is, or so", False),
+        ("It is. Or", False),
+        ("(it is)", False),
+        ("", False),
+    ],
+)
+def test_a_text_is_finished_where_its_last_sentence_is_closed(text: str, finished: bool):
+    assert is_finished(text) is finished
+
+
 # ---------------------------------------------------------------- one server, its engine in hand
 
 
@@ -99,7 +117,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 @pytest.fixture
 async def somebody(site: Serving, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Person]:
     """At a server that has heard nothing yet, and takes drafts however fast they come."""
-    monkeypatch.setattr(drafts, "GAP_S", 0.0)
+    monkeypatch.setattr(drafts, "DRAFTS_PER_SOCKET", Rate(acts="drafts", burst=1000, per_s=1))
     await until(site, lambda: not engine_of(site)._running)
     engine_of(site).jobs.clear()
     engine_of(site).leases.clear()
@@ -144,6 +162,21 @@ async def test_a_draft_is_a_warm_up_of_the_lowest_class_without_its_last_word(si
     assert text_of(job.token_ids).endswith("what is the")
     assert turn.token_ids[: len(job.token_ids)] == job.token_ids
     assert [zone.scope for zone in job.zones] == [zone.scope for zone in turn.zones]
+    assert job.zones[-1].end == len(job.token_ids)
+
+
+async def test_a_finished_draft_is_the_turn_itself_but_for_its_last_token(site, somebody):
+    conversation_id = await somebody.conversation()
+    async with somebody.tab() as tab:
+        await type_in(tab, conversation_id, "What is the tide?")
+        await until(site, lambda: bool(drafted(site)))
+        (job,) = drafted(site)
+        await tab.subscribe(conversation_id)
+        accepted = await tab.say(conversation_id, "What is the tide?")
+        await tab.event(accepted.response.id, ResponseEnded)
+        turn = engine_of(site).jobs[-1]
+
+    assert job.token_ids == turn.token_ids[:-1]
     assert job.zones[-1].end == len(job.token_ids)
 
 
@@ -221,7 +254,7 @@ async def test_a_draft_ends_when_its_writer_is_gone(site, somebody, how: str):
 
 
 async def test_drafts_that_come_too_fast_are_ignored(site, somebody, monkeypatch):
-    monkeypatch.setattr(drafts, "GAP_S", 1e9)
+    monkeypatch.setattr(drafts, "DRAFTS_PER_SOCKET", Rate(acts="drafts", burst=1, per_s=1e-9))
     conversation_id = await somebody.conversation()
     async with somebody.tab() as tab:
         await type_in(tab, conversation_id, "one two")

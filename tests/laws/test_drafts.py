@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.drafts import GAP_S, settled, shared_start
+from app.chat.drafts import settled, shared_start
 from app.db.types import AccountRole
 from app.frames import Draft, Presence, PresenceState
 from app.ids import ConversationId, MessageId
@@ -28,6 +28,8 @@ MESSAGE = " ".join(
     for at in range(10)
 )
 """About 200 tokens."""
+AGAIN_S = 0.25
+"""After so long a socket's next draft is heard for certain: `DRAFTS_PER_SOCKET`."""
 SECRET = "The quokka of Zanzibar forges lanterns out of amber marmalade tonight"
 
 
@@ -79,7 +81,7 @@ async def type_in(tab: Tab, draft: Draft, admin: Person) -> None:
     while await full_drafts(admin) == before:
         await tab.send(draft)
         with contextlib.suppress(TimeoutError):  # a socket that is flooded is closed
-            async with asyncio.timeout(GAP_S):
+            async with asyncio.timeout(AGAIN_S):
                 while await full_drafts(admin) == before:
                     pass
 
@@ -108,6 +110,19 @@ async def test_02_of_a_typed_message_only_the_end_is_computed_when_it_is_sent(se
     assert len(whole) > 200
     assert whole[: len(kept)] == kept
     assert receipt.computed_tokens <= len(whole) - len(kept) <= 20
+
+
+async def test_02_of_a_finished_message_one_token_is_computed_when_it_is_sent(server):
+    async with person(server, AccountRole.ADMIN) as somebody, somebody.tab() as tab:
+        conversation_id = await somebody.conversation()
+        await tab.subscribe(conversation_id)
+        _, parent_id = await receipt_of(tab, conversation_id, "Tell me of harbours.")
+        for sentence in (MESSAGE.partition(". ")[0] + ".", MESSAGE):
+            await type_in(tab, draft_of(sentence, conversation_id, parent_id), somebody)
+
+        receipt, _ = await receipt_of(tab, conversation_id, MESSAGE, parent_id)
+
+    assert receipt.computed_tokens == 1
 
 
 async def test_02_a_draft_that_was_not_sent_costs_nothing_but_itself(server, renderer):

@@ -66,6 +66,11 @@ describe("typing", () => {
     expect(drafts.map((text) => text.length)).toEqual([10, 20, 30, 40, 50]);
   });
 
+  it("sends at once where a sentence is closed", () => {
+    write("Is it? (It is.) Then", 20);
+    expect(drafts).toEqual(["Is it?", "Is it? (It is.", "Is it? (It is.)"]);
+  });
+
   it("says the same text once, and that it is gone", () => {
     write("hi ", 300);
     typing.key("", true);

@@ -1,10 +1,13 @@
-// When unsent text goes to the server: soon after the last key, and now and then while keys come.
+// When unsent text goes to the server: soon after the last key, now and then while keys come, and at
+// once where a key closes a sentence, for what follows may be Enter.
 // Knows no text field and no socket; whether text may be sent at all is for its owner to say.
 
 export const PAUSE_MS = 250;
 export const EVERY_MS = 1000;
 /** Without a key for so long nobody is typing any more. */
 export const REST_MS = 10_000;
+
+const SENTENCE_END = /[.!?…。！？؟]["')\]”’»]*$/;
 
 /** How long after a key at `now` to wait; `since` is when the first key came that was not sent. */
 export function delayMs(now: number, since: number): number {
@@ -40,7 +43,8 @@ export class Typing {
     if (this.#unsent === null) this.#since = now;
     this.#unsent = text.trim();
     clearTimeout(this.#sending);
-    this.#sending = setTimeout(() => this.#send(), delayMs(now, this.#since));
+    const wait = SENTENCE_END.test(this.#unsent) ? 0 : delayMs(now, this.#since);
+    this.#sending = setTimeout(() => this.#send(), wait);
   }
 
   /** The text was sent as a message, or its field is gone: nothing more goes out. */
