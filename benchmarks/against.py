@@ -54,6 +54,7 @@ class Comparison:
         self.samples: list[Sample] = []
         self.faults: list[str] = []
         self.servers: list[str] = []
+        self.weights: dict[str, str] = {}
 
     async def compare(
         self, started: Sequence[Launch], sizes: Sizes, rows: Mapping[str, Row]
@@ -66,7 +67,8 @@ class Comparison:
                 at = number % len(servers)
                 for name, row in rows.items():
                     for server in (*servers[at:], *servers[:at]):
-                        await self._measure(self._part(server, sizes, number, name), row)
+                        if number == 0 or not server.launch.is_slow:
+                            await self._measure(self._part(server, sizes, number, name), row)
                 self._keep(self)
             peak = "tight_peak" if "tight" in rows else "peak"
             for server in servers:
@@ -86,6 +88,7 @@ class Comparison:
                 self._add(server, 0, [("start", None, server.first_token_s)])
                 if server.name not in self.servers:
                     self.servers.append(server.name)
+                    self.weights[server.name] = launch.weights
                 print(f"{server.name}: up after {server.first_token_s:.1f} s", flush=True)
                 server.freeze()
             yield servers
@@ -148,7 +151,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--trace", type=Path, help="whose gaps are the think times")
     parser.add_argument("--seed", default="1")
     parser.add_argument("--set", default="", help="Keepwarm's: KEEPWARM_NAME=VALUE,...")
-    parser.add_argument("--also", nargs="*", default=[], help="Keepwarm once more, set otherwise")
+    parser.add_argument(
+        "--also",
+        nargs="*",
+        default=["KEEPWARM_WEIGHTS=dtype"],
+        help="Keepwarm once more, set otherwise; by default with weights in bfloat16 alone",
+    )
     parser.add_argument("--json", type=Path, default=Path("against.json"))
     return parser
 
@@ -176,6 +184,7 @@ async def compare(options: argparse.Namespace) -> Result:
             options=told,
             servers=comparison.servers,
             samples=comparison.samples,
+            weights=comparison.weights,
             faults=comparison.faults,
         )
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))

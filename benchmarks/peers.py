@@ -55,6 +55,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
     environment: Mapping[str, str]
     folder: Path
+    weights: str = "bf16"
+    """What a step of few rows multiplies with: there, reading the weights is what takes time."""
+    is_slow: bool = False
+    """It answers one request at a time: it is measured in the first round only, and with one stream."""
     stores: bool = False
     """It can keep conversations itself."""
 
@@ -181,8 +185,14 @@ def keepwarm(name: str, memory: Memory, model: Path, settings: str) -> Launch:
         target=Target(url=f"http://127.0.0.1:{port}/v1", key=environment["KEEPWARM_API_KEY"]),
         environment=environment,
         folder=folder,
+        weights=_weights(given),
         stores=True,
     )
+
+
+def _weights(given: Mapping[str, str]) -> str:
+    dtype = {"float32": "float32"}.get(given.get("KEEPWARM_DTYPE", ""), "bf16")
+    return dtype if given.get("KEEPWARM_WEIGHTS") == "dtype" or dtype == "float32" else "4-bit"
 
 
 def _token_bytes(model: Path) -> int:
@@ -200,9 +210,10 @@ def llama(memory: Memory) -> Iterator[Launch]:
         print("llama.cpp: skipped; LLAMA_SERVER and LLAMA_MODEL name its server and a GGUF file")
         return
     for file in files.split(":"):
-        port = free_port()
+        port, kind = free_port(), Path(file).stem.rsplit(".", 1)[-1]
         yield Launch(
-            name=f"llama.cpp {Path(file).stem.rsplit('.', 1)[-1]}",
+            name=f"llama.cpp {kind}",
+            weights="4-bit" if "Q4" in kind else kind.lower(),
             command=(
                 binary,
                 *("-m", file, "--host", "127.0.0.1", "--port", str(port), "--no-ui"),
@@ -257,4 +268,5 @@ def hand_kept(memory: Memory, model: Path) -> Launch:
         target=Target(url=f"http://127.0.0.1:{port}/v1"),
         environment=os.environ,
         folder=new_folder(),
+        is_slow=True,
     )

@@ -84,6 +84,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str]
     servers: list[str]
     samples: list[Sample]
+    weights: dict[str, str] = {}
+    """The format of each server's weights; those of one format are compared among themselves too."""
     faults: list[str] = []
     """What makes a time worthless, such as a reply of a wrong length."""
 
@@ -105,9 +107,11 @@ def better(figure: str, one: float, other: float) -> float:
     return one / other if FIGURES[figure].rises else other / one
 
 
-def ratios(result: Result, figure: str, size: int | None, other: str) -> list[float]:
-    """How many times better the first server is than `other`, round by round."""
-    ours = result.values(figure, size, FIRST)
+def ratios(
+    result: Result, figure: str, size: int | None, other: str, *, one: str = FIRST
+) -> list[float]:
+    """How many times better `one` is than `other`, round by round."""
+    ours = result.values(figure, size, one)
     theirs = result.values(figure, size, other)
     return [
         better(figure, ours[number], theirs[number])
@@ -116,12 +120,16 @@ def ratios(result: Result, figure: str, size: int | None, other: str) -> list[fl
     ]
 
 
-def best_peer(result: Result, figure: str, size: int | None) -> str | None:
-    """Whose median is the best of the others'."""
+def best_peer(
+    result: Result, figure: str, size: int | None, weights: str | None = None
+) -> str | None:
+    """Whose median is the best of the others', or of those with weights in this format."""
     medians = {
         name: statistics.median(values.values())
         for name in result.servers
-        if not name.startswith(FIRST) and (values := result.values(figure, size, name))
+        if not name.startswith(FIRST)
+        and weights in {None, result.weights.get(name)}
+        and (values := result.values(figure, size, name))
     }
     if not medians:
         return None
@@ -129,20 +137,36 @@ def best_peer(result: Result, figure: str, size: int | None) -> str | None:
     return choose(medians, key=lambda name: medians[name])
 
 
+def formats(result: Result) -> dict[str, str]:
+    """Formats that Keepwarm and others were measured in, and by which name Keepwarm was."""
+    ours = {result.weights[name]: name for name in result.servers if name.startswith(FIRST)}
+    theirs = {result.weights[name] for name in result.servers if not name.startswith(FIRST)}
+    return {weights: name for weights, name in ours.items() if weights in theirs}
+
+
 def table(result: Result) -> str:
-    """Markdown: medians, behind them Keepwarm's ratio to each, and that to the best in full."""
-    heads = ["", "unit", *result.servers, f"{FIRST} against the best", "to reach"]
-    rows = [heads, ["---", "---", *["---:"] * (len(heads) - 2)], *_rows(result)]
+    """Markdown: medians, behind them Keepwarm's ratio to each; that to the best with its interval.
+
+    The best of any format of weights, and the best of each that Keepwarm was measured in too.
+    """
+    within = formats(result) if result.weights else {}
+    against = [f"{FIRST} against the best", *(f"both in {weights}" for weights in within)]
+    heads = ["", "unit", *result.servers, *against, "to reach"]
+    rows = [heads, ["---", "---", *["---:"] * (len(heads) - 2)], *_rows(result, within)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
-def _rows(result: Result) -> Iterator[list[str]]:
+def _rows(result: Result, within: Mapping[str, str]) -> Iterator[list[str]]:
     for key, figure in FIGURES.items():
         for size in result.sizes(key):
             cells = [_cell(result, key, size, server) for server in result.servers]
             words = figure.words.format(f"{size:,}" if size is not None else "")
             asked = REACH.get((key, size), "")
-            yield [words, figure.unit, *cells, _against(result, key, size), asked]
+            against = [
+                _against(result, key, size),
+                *(_against(result, key, size, one) for one in within.items()),
+            ]
+            yield [words, figure.unit, *cells, *against, asked]
 
 
 def _cell(result: Result, figure: str, size: int | None, server: str) -> str:
@@ -156,9 +180,13 @@ def _cell(result: Result, figure: str, size: int | None, server: str) -> str:
     return f"{shown} ({statistics.median(found):.2f}x)"
 
 
-def _against(result: Result, figure: str, size: int | None) -> str:
-    peer = best_peer(result, figure, size)
-    found = ratios(result, figure, size, peer) if peer else []
+def _against(
+    result: Result, figure: str, size: int | None, within: tuple[str | None, str] = (None, FIRST)
+) -> str:
+    """Against the best peer; `within`: of this format of weights, and by which name Keepwarm is."""
+    weights, ours = within
+    peer = best_peer(result, figure, size, weights)
+    found = ratios(result, figure, size, peer, one=ours) if peer else []
     if not found or FIGURES[figure].unit == "%":
         return ""
     median, low, high = interval(found)

@@ -175,6 +175,33 @@ def test_a_table_has_a_row_for_each_figure_and_size_and_a_column_for_each_server
     assert "**2.00x** (2.00 to 2.00), Second" in lines[2]
 
 
+def test_those_of_one_weight_format_are_compared_among_themselves_too():
+    result = a_result()
+    dense = [
+        msgspec.structs.replace(one, server="Keepwarm WEIGHTS=dtype", value=one.value / 1.5)
+        for one in result.samples
+        if one.server == "Keepwarm"
+    ]
+    result = msgspec.structs.replace(
+        result,
+        servers=[*result.servers, "Keepwarm WEIGHTS=dtype"],
+        samples=[*result.samples, *dense],
+        weights={
+            "Keepwarm": "4-bit",
+            "Second": "4-bit",
+            "Third": "bf16",
+            "Keepwarm WEIGHTS=dtype": "bf16",
+        },
+    )
+
+    heads, _, first, *_ = table(result).splitlines()
+
+    assert "| Keepwarm against the best | both in 4-bit | both in bf16 |" in heads
+    any_format, of_four, of_sixteen = first.split(" | ")[-4:-1]
+    assert any_format == of_four == "**2.00x** (2.00 to 2.00), Second"
+    assert of_sixteen == "**2.00x** (2.00 to 2.00), Third"
+
+
 def test_a_peer_that_was_not_there_leaves_its_cells_empty():
     result = a_result()
     alone = [one for one in result.samples if one.server == "Keepwarm" or one.figure == "later"]
