@@ -205,8 +205,11 @@ def dialect(house: Serving) -> Frames:
 
 
 async def test_every_event_of_a_real_dialect_socket_is_valid_by_its_schema(
-    house: Serving, echo: EchoEngine, dialect: Frames
+    house: Serving, echo: EchoEngine, dialect: Frames, monkeypatch: pytest.MonkeyPatch
 ):
+    async def loses(*_: object) -> None:
+        """The answer is complete before the engine hears of the steer."""
+
     said: list[dict[str, Any]] = []
     heard: list[dict[str, Any]] = []
     calling = spelled(Written(text="", calls=(Call(name="tide", arguments="{}"),)), CALL_FORM)
@@ -247,6 +250,18 @@ async def test_every_event_of_a_real_dialect_socket_is_valid_by_its_schema(
         house.call(echo.release)
         await say(**steer, input="Too late")
         await until("response.steer.failed")
+        echo.says[JobClass.INTERACTIVE] = calling
+        house.call(echo.hold)
+        await say(type="response.create", input="Hello", tools=[tide], tool_choice="required")
+        begun = await until("response.created")
+        steer = {"type": "response.steer", "previous_response_id": begun["response"]["id"]}
+        with monkeypatch.context() as patch:
+            patch.setattr(house.service.supervisor, "steer", loses)
+            await say(**steer, input="And then?")
+            await until("response.steer.accepted")
+        house.call(echo.release)
+        await until("response.steer.pending")
+        echo.says.clear()
         echo.fails_with = RuntimeError("a failure for the schema")
         await say(type="response.create", input="Hello")
         await until("response.failed")

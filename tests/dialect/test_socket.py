@@ -27,7 +27,7 @@ ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 Event = dict[str, Any]
 
 
-def ask(socket: ResponsesConnection, text: str = "Hello", **asked: Any) -> None:
+def ask(socket: ResponsesConnection, text: Any = "Hello", **asked: Any) -> None:
     socket.response.create(input=text, **asked)
 
 

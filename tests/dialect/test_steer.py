@@ -1,12 +1,15 @@
 """`response.steer`: what is said while an answer is written, by the SDK against a real server."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
+from app.chat.calls import Call, Written, spelled
 from app.routes.openai.steering import PENDING_STEERS
+from engine.api import JobClass
 from tests.dialect.test_socket import (
     ENDS,
     Event,
@@ -19,7 +22,7 @@ from tests.dialect.test_socket import (
     to_the_end,
     until,
 )
-from tests.kit.echo import EchoEngine, text_of
+from tests.kit.echo import CALL_FORM, EchoEngine, text_of
 from tests.kit.serving import Serving
 
 
@@ -100,6 +103,92 @@ def test_an_answer_that_completes_first_has_its_successor_too(
     assert ended["type"] == successor["type"] == "response.completed"
     assert successor["response"]["previous_response_id"] == response_id(ended) == first
     assert text_of(echo.jobs[-1].token_ids) == f"One{text(ended)}And now?"
+
+
+TIDE: Any = {"type": "function", "name": "tide", "parameters": {"type": "object"}, "strict": False}
+CALLING: Any = {"tools": [TIDE], "tool_choice": "required"}
+
+
+@pytest.fixture
+def calls(
+    echo: EchoEngine, echo_server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Any, list[str]], Any]:
+    """A response that is steered with these, and complete by then: it calls a function."""
+
+    async def loses(*_: object) -> None:
+        """The answer is complete before the engine hears of it."""
+
+    monkeypatch.setattr(echo_server.service.supervisor, "steer", loses)
+
+    def called(socket: Any, steers: list[str], **asked: Any) -> tuple[Event, list[Event]]:
+        call = Written(text="", calls=(Call(name="tide", arguments="{}"),))
+        echo.says[JobClass.INTERACTIVE] = spelled(call, CALL_FORM)
+        echo_server.call(echo.hold)
+        ask(socket, "One", **CALLING, **asked)
+        first = response_id(until(socket, "response.created"))
+        for given in steers:
+            steer(socket, first, given)
+            until(socket, "response.steer.accepted")
+        echo_server.call(echo.release)
+        ended = until(socket, "response.completed")
+        echo.says.clear()
+        return ended, [until(socket, "response.steer.pending") for _ in steers]
+
+    return called
+
+
+@pytest.mark.parametrize("lane", [None, "left"])
+def test_what_is_accepted_waits_for_what_the_functions_give(
+    client: OpenAI, echo: EchoEngine, calls: Any, *, lane: str | None
+):
+    named: Any = {"stream_id": lane} if lane else {}
+    with client.responses.connect() as socket:
+        ended, pending = calls(socket, ["And ", "now?"], **named)
+        (call,) = ended["response"]["output"]
+        (stub,) = pending[0]["required_input"]
+        ask(
+            socket,
+            [{**stub, "output": "high"}, {"role": "user", "content": " Well?"}],
+            previous_response_id=response_id(ended),
+            tools=[TIDE],
+            **named,
+        )
+        answer = to_the_end(socket)[-1]
+
+    assert stub == {"type": "function_call_output", "call_id": call["call_id"], "name": "tide"}
+    assert [one["reason"] for one in pending] == ["waiting_for_required_input"] * 2
+    assert {lane_of(one) for one in pending} == {lane}
+    assert answer["type"] == "response.completed"
+    assert text_of(echo.jobs[-1].token_ids).endswith("highAnd now? Well?")
+
+
+def test_a_continuation_that_is_refused_leaves_it_waiting(
+    client: OpenAI, echo: EchoEngine, calls: Any
+):
+    with client.responses.connect() as socket:
+        ended, (pending,) = calls(socket, ["And now?"])
+        (stub,) = pending["required_input"]
+        previous: Any = {"previous_response_id": response_id(ended), "tools": [TIDE]}
+        ask(socket, [{**stub, "call_id": "another", "output": "high"}], **previous)
+        until(socket, "error")
+        ask(socket, [{**stub, "output": "high"}], **previous)
+        to_the_end(socket)
+
+    assert text_of(echo.jobs[-1].token_ids).endswith("highAnd now?")
+
+
+def test_what_waits_comes_back_where_its_lane_goes_on_from_elsewhere(
+    client: OpenAI, echo: EchoEngine, calls: Any
+):
+    with client.responses.connect() as socket:
+        _, (pending,) = calls(socket, ["And now?"])
+        ask(socket, "Something else")
+        failed = until(socket, "response.steer.failed")
+        to_the_end(socket)
+
+    assert failure(failed) == "response_not_active"
+    assert failed["steer"] == {**pending["steer"], "input": "And now?"}
+    assert text_of(echo.jobs[-1].token_ids) == "Something else"
 
 
 def test_the_successor_comes_before_what_waits_in_the_lane(

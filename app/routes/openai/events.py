@@ -115,6 +115,25 @@ class SteerAccepted(msgspec.Struct, frozen=True, kw_only=True):
     stream_id: str | UnsetType = UNSET
 
 
+class RequiredOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A call whose output the client has to bring; to be filled in and sent."""
+
+    call_id: str
+    name: str
+    type: Literal["function_call_output"] = "function_call_output"
+
+
+class SteerPending(msgspec.Struct, frozen=True, kw_only=True):
+    """The response waits for what its functions give, and the input with it; it is not sent again."""
+
+    sequence_number: int
+    steer: SteerId
+    required_input: tuple[RequiredOutput, ...]
+    reason: Literal["waiting_for_required_input"] = "waiting_for_required_input"
+    type: Literal["response.steer.pending"] = "response.steer.pending"
+    stream_id: str | UnsetType = UNSET
+
+
 class SteerInput(msgspec.Struct, frozen=True, kw_only=True):
     """Input as it came; `id` where it had been accepted."""
 
@@ -156,5 +175,5 @@ class ErrorEvent(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["error"] = "error"
 
 
-SocketEvent = ServerEvent | SteerAccepted | SteerFailed | ErrorEvent
+SocketEvent = ServerEvent | SteerAccepted | SteerPending | SteerFailed | ErrorEvent
 """Whatever a socket of the dialect is told."""

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 class Lane:
     """One lane; `stream_id` is None for the lane without a name."""
 
-    __slots__ = ("latest", "requests", "stream_id", "telling", "told")
+    __slots__ = ("latest", "requests", "stream_id", "telling", "told", "waiting")
 
     def __init__(self, stream_id: str | None) -> None:
         self.stream_id = stream_id
@@ -40,6 +40,8 @@ class Lane:
         self.telling: Telling | None = None
         self.told: ResponseView | None = None
         """The last response that was told to its end."""
+        self.waiting: Telling | None = None
+        """That response, where it was steered and waits for what its functions give."""
 
 
 class Lanes:

@@ -34,6 +34,7 @@ from app.routes.openai.steering import (
     not_told,
     steer_accepted,
     steer_failed,
+    steer_pending,
     successor_failed,
 )
 from app.routes.openai.turns import echo, response_turn, wants_padding
@@ -210,6 +211,8 @@ class Connection:
             if asked.background:
                 raise not_supported("background")
             turn = response_turn(asked, await self._rooms.engine.info())
+            if lane.waiting and lane.waiting.response_id == turn.previous_response_id:
+                turn = lane.waiting.continued(turn)
             return await self._respond(lane, turn, padding=wants_padding(asked))
         except Exception as error:  # noqa: BLE001 -- becomes an event; logged where unforeseen
             if document.get("previous_response_id") == lane.latest:
@@ -218,7 +221,16 @@ class Connection:
             return None
 
     async def _succeed(self, lane: Lane, steered: Telling) -> Telling | None:
-        """Go on from a steered response; what cannot be said is given back."""
+        """Go on from a steered response, or wait for what its functions give.
+
+        What cannot be said is given back.
+        """
+        if steered.required:
+            lane.waiting = steered
+            for steer in steered.steers:
+                number = next(self._steer_numbers)
+                await self._outbox.put(steer_pending(steer, steered, number, lane.stream_id))
+            return None
         failure: AppError = not_active()
         if lane.told is not None and lane.told.status in _CONTINUABLE:
             try:
@@ -226,22 +238,29 @@ class Connection:
                 return await self._respond(lane, turn, padding=steered.padding)
             except Exception as error:  # noqa: BLE001 -- becomes events; logged where unforeseen
                 failure = successor_failed(as_app_error(error))
+        await self._give_back(lane, steered, failure)
+        return None
+
+    async def _give_back(self, lane: Lane, steered: Telling, failure: AppError) -> None:
         for steer in steered.steers:
             returned = given_back(steer, steered.response_id)
             number = next(self._steer_numbers)
             await self._outbox.put(steer_failed(failure, returned, number, lane.stream_id))
-        return None
 
     async def _respond(self, lane: Lane, turn: TurnRequest, *, padding: bool) -> Telling | None:
         await self._check_previous(turn)
         exchange = await begin(self._rooms.supervisor, self._client.principal, turn)
         response_id = exchange.log.response.id
         await self._move_on(lane, turn, response_id)
+        waiting, lane.waiting = lane.waiting, None
+        if waiting and waiting.response_id != turn.previous_response_id:
+            await self._give_back(lane, waiting, not_active())
         lane.telling = telling = Telling(turn, response_id, padding=padding)
         fold = ResponseFold(echo(turn, exchange.compared), lane.stream_id, padding=padding)
         try:
             async for event in exchange.log.subscribe():
                 for seen in fold.events(event):
+                    telling.hear(seen)
                     await self._outbox.put(seen)
         finally:
             lane.telling, lane.told = None, exchange.log.response

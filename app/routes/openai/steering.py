@@ -1,7 +1,8 @@
 """Steering: what a client adds to an answer while it is written. PURE.
 
     response.steer ──> accepted ──> the answer ends, steered or by itself ──> its successor begins
-          └──> failed      └──────────────> failed: it ended otherwise, or no successor could be made
+          │                ├──> pending: it called functions; used where the client brings their outputs
+          └──> failed      └──> failed: it ended otherwise, or no successor could be made
 
 Accepted input is the server's until the successor's `response.created`, and lives with its socket
 only. What fails gives the input back as it came. These events are no part of a response's log, which
@@ -15,7 +16,18 @@ from app.chat.entry import TurnRequest
 from app.errors import AppError, InvalidRequest
 from app.events import ResponseStatus, ResponseView
 from app.ids import ResponseId, new_steer_id
-from app.routes.openai.events import SteerAccepted, SteerError, SteerFailed, SteerId, SteerInput
+from app.routes.openai.events import (
+    LifeEvent,
+    RequiredOutput,
+    ServerEvent,
+    SteerAccepted,
+    SteerError,
+    SteerFailed,
+    SteerId,
+    SteerInput,
+    SteerPending,
+)
+from app.routes.openai.functions import FunctionCall
 from app.routes.openai.items import brought
 from app.routes.openai.requests import Document, steer_create
 from engine.api import Message, Role
@@ -35,13 +47,24 @@ class Steer(msgspec.Struct, frozen=True, kw_only=True):
 class Telling:
     """A response that a lane tells, and what was accepted for its successor."""
 
-    __slots__ = ("padding", "response_id", "steers", "turn")
+    __slots__ = ("padding", "required", "response_id", "steers", "turn")
 
     def __init__(self, turn: TurnRequest, response_id: ResponseId, *, padding: bool) -> None:
         self.padding = padding
         self.turn = turn
         self.response_id = response_id
         self.steers: list[Steer] = []
+        self.required: tuple[RequiredOutput, ...] = ()
+        """Of a complete response: the calls that wait for their outputs."""
+
+    def hear(self, event: ServerEvent) -> None:
+        """What was told of the response."""
+        if isinstance(event, LifeEvent) and event.type == "response.completed":
+            self.required = tuple(
+                RequiredOutput(call_id=item.call_id, name=item.name)
+                for item in event.response.output
+                if isinstance(item, FunctionCall)
+            )
 
     def accept(self, document: Document) -> Steer:
         """Raises `InvalidRequest` in the dialect's codes of a failed steer."""
@@ -64,10 +87,24 @@ class Telling:
         """The same settings, below this response, with all that was accepted in its order."""
         return msgspec.structs.replace(
             self.turn,
-            messages=tuple(message for steer in self.steers for message in steer.messages),
+            messages=self._said,
             results=(),
             previous_response_id=self.response_id,
         )
+
+    def continued(self, turn: TurnRequest) -> TurnRequest:
+        """The client's own continuation, with all that was accepted before what it says itself.
+
+        Outputs stay in front of both, next to the calls that they answer.
+        """
+        count = len(turn.results)
+        return msgspec.structs.replace(
+            turn, messages=(*turn.messages[:count], *self._said, *turn.messages[count:])
+        )
+
+    @property
+    def _said(self) -> tuple[Message, ...]:
+        return tuple(message for steer in self.steers for message in steer.messages)
 
 
 def _messages(document: Document) -> tuple[Message, ...]:
@@ -109,6 +146,17 @@ def steer_accepted(
     return SteerAccepted(
         sequence_number=number,
         steer=SteerId(id=steer.id, previous_response_id=response_id),
+        stream_id=UNSET if stream_id is None else stream_id,
+    )
+
+
+def steer_pending(
+    steer: Steer, telling: Telling, number: int, stream_id: str | None
+) -> SteerPending:
+    return SteerPending(
+        sequence_number=number,
+        steer=SteerId(id=steer.id, previous_response_id=telling.response_id),
+        required_input=telling.required,
         stream_id=UNSET if stream_id is None else stream_id,
     )
 
