@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.chat import heads, rows
 from app.chat.hub import Hub
 from app.chat.library import DEFAULT_PERSONA
-from app.chat.readers import readable
+from app.chat.readers import hold, readable
 from app.db.base import Database
 from app.db.cursors import cursor_of, place_of
 from app.db.models import Conversation, LibraryVersion, Message, Response
@@ -86,6 +86,7 @@ class Conversations:
         self._usage.begins(user_id)
         async with self._db.begin() as session:
             reads = await heads.newest(session, readable(user_id), persona_id, document_ids)
+            await session.run_sync(hold, user_id, [ref.id for ref in reads])
             made_id = conversation_id or new_conversation_id()
             row = rows.new_conversation(made_id, user_id, origin=Origin.CHAT, reads=reads)
             session.add(row)
@@ -106,9 +107,9 @@ class Conversations:
             old = await session.get(LibraryVersion, (row.persona_id, row.persona_version))
             brought = set(old.document_ids) if old else set()
             picked = {DocumentId(ref.id) for ref in row.documents} - brought
-            rows.set_reads(
-                row, await heads.newest(session, readable(user_id), row.persona_id, picked)
-            )
+            reads = await heads.newest(session, readable(user_id), row.persona_id, picked)
+            await session.run_sync(hold, user_id, [ref.id for ref in reads])
+            rows.set_reads(row, reads)
         return self._changed(user_id, row)
 
     async def get(self, user_id: UserId, conversation_id: ConversationId) -> ConversationView:

@@ -22,7 +22,7 @@ from app.chat.apart import Apart
 from app.chat.archive import SavedConversation, SavedMessage, SavedReading, SavedResponse
 from app.chat.hub import Hub
 from app.chat.library import DEFAULT_PERSONA
-from app.chat.readers import readable
+from app.chat.readers import hold, readable
 from app.db.base import Database
 from app.db.models import Conversation, LibraryItem, LibraryVersion, Message, Response
 from app.db.types import ItemKind, Origin, VersionRef
@@ -91,6 +91,7 @@ class Imports:
         }
         async with self._db.begin() as session:
             reads = await _permitted(session, readable(user_id), saved.reads)
+            await session.run_sync(hold, user_id, [ref.id for ref in reads])
             row = rows.new_conversation(
                 new_conversation_id(), user_id, origin=Origin.CHAT, reads=reads
             )

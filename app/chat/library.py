@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Integer, Select, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
-from app.chat.readers import editable, is_admin, not_found, readable
+from app.chat.readers import editable, hold, is_admin, not_found, readable
 from app.db.base import Database
 from app.db.models import (
     Group,
@@ -189,8 +189,8 @@ class Library:
     ) -> Item:
         """What new conversations take from now on. Raises `NotFound`."""
         async with self._db.begin() as session:
-            item = await _edited(session, user_id, kind, item_id)
             await _check_documents(session, user_id, says)
+            item = await _edited(session, user_id, kind, item_id)
             if item.owner_id is not None:
                 await session.run_sync(self._usage.store, item.owner_id, bytes_of(says))
             item.newest += 1
@@ -381,7 +381,7 @@ async def _set_readers(session: AsyncSession, item: LibraryItem, access: Access)
 
 
 async def _check_documents(session: AsyncSession, user_id: UserId, says: Text) -> None:
-    """Whoever writes a persona may read what comes with it."""
+    """Whoever writes a persona may read what comes with it; that stays until this is stored."""
     query = select(LibraryItem.id).where(
         LibraryItem.id.in_(says.document_ids),
         LibraryItem.kind == ItemKind.DOCUMENT,
@@ -389,6 +389,8 @@ async def _check_documents(session: AsyncSession, user_id: UserId, says: Text) -
     )
     if set(says.document_ids) - set(await session.scalars(query)):
         raise not_found(ItemKind.DOCUMENT)
+    if says.document_ids:
+        await session.run_sync(hold, user_id, says.document_ids)
 
 
 async def _check_room(session: AsyncSession, user_id: UserId, kind: ItemKind) -> None:

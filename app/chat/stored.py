@@ -26,6 +26,7 @@ from app.chat.ledger import (
     cost_of,
 )
 from app.chat.places import OPEN, branch_to, check_place, reply_text, turning_point
+from app.chat.readers import hold
 from app.db.base import Database
 from app.db.models import Base, Conversation, Message, Response
 from app.db.types import Origin, text_bytes, utc_now
@@ -257,6 +258,8 @@ def _open_conversation(session: Session, entry: Entry) -> Conversation:
     row = rows.new_conversation(entry.session_id, user_id, origin=entry.begins, reads=entry.reads)
     session.add(row)
     session.flush()
+    if entry.reads:
+        hold(session, user_id, [ref.id for ref in entry.reads])
     return row
 
 

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.chat import library as shelf
+from app.chat.disposal import Disposal
 from app.chat.library import DEFAULT_PERSONA, Access, Item, Text
 from app.chat.warming import OPERATOR
 from app.db.base import Database
@@ -227,6 +228,31 @@ async def test_03_a_version_is_compiled_once_and_again_for_another_model_only(db
         (version,) = await session.scalars(query)
     assert version.template_fingerprint == "other"
     assert text_of(version.token_ids or ()) == PIRATE.text
+
+
+async def test_what_begins_just_as_it_is_deleted_keeps_it_or_is_refused(db: Database):
+    async with open_domain(db, EchoEngine()) as domain:
+        disposal, ann = Disposal(db, domain.library), await new_person(db)
+        for _ in range(5):
+            persona_id = await publish(domain, ann, PIRATE, OWN)
+            begun, deleted = await asyncio.gather(
+                domain.conversations.create(ann.user_id, persona_id),
+                disposal.delete(ann.user_id, PERSONA, persona_id),
+                return_exceptions=True,
+            )
+            assert isinstance(deleted, Conflict) is not isinstance(begun, NotFound), deleted
+            if not isinstance(begun, BaseException):
+                await domain.say(ann, begun.id, "hello")
+            document_id = await put(domain, ann, access=OWN)
+            says = msgspec.structs.replace(PIRATE, document_ids=(document_id,))
+            made, deleted = await asyncio.gather(
+                domain.library.create(ann.user_id, PERSONA, says, OWN),
+                disposal.delete(ann.user_id, DOCUMENT, document_id),
+                return_exceptions=True,
+            )
+            assert isinstance(deleted, Conflict) is not isinstance(made, NotFound), deleted
+            if not isinstance(made, BaseException):
+                await begin(domain, ann, PersonaId(made.summary.id))
 
 
 # ---------------------------------------------------------------- who may
