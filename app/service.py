@@ -5,6 +5,7 @@ is entered in `running`.
 """
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from litestar.di import Provide
 from app.chat.apart import Apart
 from app.chat.chronicle import Chronicle
 from app.chat.conversations import Conversations
-from app.chat.departures import Departures
+from app.chat.departures import Departures, forget_strays
 from app.chat.disposal import Disposal
 from app.chat.eventlog import EventLogs
 from app.chat.export import Export
@@ -54,6 +55,9 @@ from app.routes.gate import Gate
 from app.routes.oidc import CALLBACK
 from app.settings import Settings
 from engine.api import Engine
+from engine.errors import EngineError
+
+LOG = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 """How long live turns may go on when the server stops; container runtimes kill after ten."""
@@ -127,6 +131,7 @@ class Service:
             await self._let_in_the_first()
             await self.logins.recall()
             await self.library.ensure_default()
+            await self._forget_strays()
             async with (
                 self.rights.running(),
                 self.supervisor.running(),
@@ -147,6 +152,11 @@ class Service:
             await self.invitations.ensure_admin(settings.admin_email, settings.admin_password)
         if settings.api_key is not None:
             await self.keys.ensure_key(settings.api_key)
+
+    async def _forget_strays(self) -> None:
+        with contextlib.suppress(EngineError):  # it is gone again; the next start looks
+            if strays := await forget_strays(self.db, self.engine):
+                LOG.warning("forgot what was parked of %d deleted conversations", strays)
 
     async def drain(self) -> None:
         """Everything before the sockets close. Idempotent."""

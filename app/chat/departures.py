@@ -1,9 +1,10 @@
-"""Users who left, or were shut out: their turns are stopped, and who left is forgotten.
+"""What is no more is forgotten: users who left, or were shut out, and deleted conversations.
 
 Whoever removes an account, a route here or a command beside the server, writes a row with it. While
 that row is there, whatever memory and the engine still have of the user is forgotten; a crash, or an
 engine that is away, only delays it. The row goes when nothing that came in before the removal can
-still be on its way.
+still be on its way. Of conversations there is no such row, for all that the engine still has of them is
+on the disk: a start looks which are gone (`forget_strays`).
 """
 
 import asyncio
@@ -14,11 +15,14 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import delete, select
 
+from app.chat.liveness import session_of
 from app.chat.supervisor import Supervisor
+from app.chat.warming import OPERATOR
 from app.db.base import Database
-from app.db.models import Departure, User
+from app.db.models import Conversation, Departure, User
 from app.db.types import utc_now
-from app.ids import UserId
+from app.ids import ConversationId, UserId
+from engine.api import Engine, Forget
 from engine.errors import EngineError
 
 LOG = logging.getLogger(__name__)
@@ -28,6 +32,7 @@ RETRY_S = 5.0
 """While the engine or the database is away."""
 SETTLED = timedelta(minutes=1)
 """Longer than a request that was let in takes to begin its turn."""
+LOOKED_UP_AT_ONCE = 500
 
 
 class Departures:
@@ -94,3 +99,26 @@ class Departures:
             except Exception:  # the database may be back at the next look
                 LOG.exception("it could not be looked up who has left")
             await asyncio.sleep(LOOK_S if done else RETRY_S)
+
+
+async def forget_strays(db: Database, engine: Engine) -> int:
+    """Forget the KV of conversations that were deleted, and say of how many. For the start alone.
+
+    A server that was killed behind a deletion, or that had no engine then, never came to it, and what
+    is parked outlives both. Raises `EngineError`.
+    """
+    parked = [
+        session_of(UserId(view.owner_id), ConversationId(view.session_id))
+        for view in (await engine.snapshot(tree=False)).sessions
+        if view.owner_id != OPERATOR
+    ]
+    there: set[ConversationId] = set()
+    for start in range(0, len(parked), LOOKED_UP_AT_ONCE):
+        ids = [one.subject_id for one in parked[start : start + LOOKED_UP_AT_ONCE]]
+        async with db.read() as session:
+            query = select(Conversation.id).where(Conversation.id.in_(map(ConversationId, ids)))
+            there.update(await session.scalars(query))
+    strays = [one for one in parked if one.subject_id not in there]
+    for stray in strays:
+        await engine.lease(stray, Forget())
+    return len(strays)

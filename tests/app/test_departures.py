@@ -5,8 +5,9 @@ import asyncio
 import pytest
 from sqlalchemy import func, select, text
 
-from app.chat.departures import SETTLED, Departures
+from app.chat.departures import SETTLED, Departures, forget_strays
 from app.chat.library import Access, Text
+from app.chat.liveness import session_of
 from app.db.base import Database
 from app.db.models import (
     Conversation,
@@ -167,6 +168,26 @@ async def test_who_left_while_no_server_ran_is_forgotten_by_the_next(
             await asyncio.sleep(0)
 
     assert forgotten(engine, ann.user_id)
+
+
+async def test_what_is_parked_of_a_conversation_that_is_no_more_is_forgotten_by_the_next_start(
+    db: Database,
+):
+    """As a server leaves it that is killed between a deletion's commit and the word to the engine."""
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        kept, gone = [await domain.conversations.create(ann.user_id) for _ in range(2)]
+        for one in (kept, gone):
+            await domain.say(ann, one.id, "hello")
+        await domain.conversations.delete(ann.user_id, gone.id)
+    engine.leases.clear()
+
+    strays = await forget_strays(db, engine)
+
+    assert strays == 1
+    assert engine.leases == [(session_of(ann.user_id, gone.id), Forget())]
+    assert await forget_strays(db, engine) == 0
 
 
 async def test_who_is_shut_out_is_answered_no_more_and_keeps_what_there_is(
