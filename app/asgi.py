@@ -1,6 +1,6 @@
 """The composition root: the only module that knows everybody, and the order of start and stop.
 
-    start   port, migrations, engine, sweep and supervisor, first admin, then requests; meanwhile
+    start   port, database to itself, migrations, engine, sweep and supervisor, first admin, then requests; meanwhile
             the door says that it is alive
     stop    no new sockets or turns; live turns finish, or are interrupted and stored;
             sockets close with 1012; database and engine are let go
@@ -21,6 +21,7 @@ import uvicorn
 from litestar import Litestar
 
 from app.db.revisions import check_revision, migrate
+from app.db.sole import served_alone
 from app.errors import AppError
 from app.launch import engine_config
 from app.routes import problems, starting
@@ -83,8 +84,10 @@ async def serve(settings: Settings, opening: Awaitable[Engine], say: Callable[[s
     `say` hears where the server is. Raises `AppError` and the engine's `Misconfigured` for what its
     user can mend.
     """
-    with _listening(settings) as listener:
+    async with contextlib.AsyncExitStack() as served:
+        listener = served.enter_context(_listening(settings))
         async with starting.answering(listener):
+            await served.enter_async_context(served_alone(settings.database_url))
             done = await migrate(settings.database_url, settings.data_dir)
             if done.before != done.after:
                 say(done.words)

@@ -248,8 +248,12 @@ async def serialise(session: AsyncSession, name: str) -> None:
     SQLite's writers are alone anyway; PostgreSQL takes an advisory lock on the name.
     """
     if session.get_bind().dialect.name == "postgresql":
-        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
-        await session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+        await session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": lock_key(name)})
+
+
+def lock_key(name: str) -> int:
+    """What PostgreSQL calls an advisory lock of this name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
 
 
 def _prepare_postgres(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:

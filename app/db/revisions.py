@@ -59,7 +59,7 @@ async def migrate(url: str, folder: Path | None = None) -> Migrated:
     What it holds is written to a file in `folder` first, where one is named.
     """
     _make_folder(url)
-    async with _reached(url) as db, db.begin() as session:
+    async with reached(url) as db, db.begin() as session:
         await serialise(session, _MIGRATIONS)
         connection = await session.connection()
         before = await connection.run_sync(_revision)
@@ -80,12 +80,12 @@ async def save(url: str, path: Path) -> Saved:
     """
     file = sqlite_file(database_url(url))
     if file is not None and not file.exists():
-        raise NotFound(f"There is no database {_shown(url)}.")
-    async with _reached(url) as db, db.read() as session:
+        raise NotFound(f"There is no database {shown(url)}.")
+    async with reached(url) as db, db.read() as session:
         connection = await session.connection()
         revision = await connection.run_sync(_revision)
         if revision is None:
-            raise NotFound(f"The database {_shown(url)} has no tables yet.")
+            raise NotFound(f"The database {shown(url)} has no tables yet.")
         rows = await connection.run_sync(backup.write, revision, path)
         return Saved(revision=revision, rows=rows)
 
@@ -98,12 +98,12 @@ async def restore(url: str, path: Path) -> Saved:
     revision = backup.heading_of(path).revision
     _refuse_unknown(revision)
     _make_folder(url)
-    async with _reached(url) as db, db.begin() as session:
+    async with reached(url) as db, db.begin() as session:
         await serialise(session, _MIGRATIONS)
         connection = await session.connection()
         if not await connection.run_sync(backup.is_empty):
             raise AppError(
-                f"The database {_shown(url)} holds tables already, and nothing is written over. "
+                f"The database {shown(url)} holds tables already, and nothing is written over. "
                 "Stop the server and move the file away, or name an empty database."
             )
         await connection.run_sync(_upgrade, revision)
@@ -117,19 +117,19 @@ async def check_revision(url: str) -> None:
     path = sqlite_file(database_url(url))
     found = None
     if path is None or path.exists():
-        async with _reached(url) as db, db.read() as session:
+        async with reached(url) as db, db.read() as session:
             found = await (await session.connection()).run_sync(_revision)
     _refuse_unknown(found)
     if found != _head():
         state = "has no tables yet" if found is None else f"is at revision {found}"
         raise WrongRevision(
-            f"The database {_shown(url)} {state}; this version of Keepwarm needs {_head()}. "
+            f"The database {shown(url)} {state}; this version of Keepwarm needs {_head()}. "
             "Run: keepwarm migrate"
         )
 
 
 @contextlib.asynccontextmanager
-async def _reached(url: str) -> AsyncIterator[Database]:
+async def reached(url: str) -> AsyncIterator[Database]:
     """Raises `AppError` where there is no such server, no entry, or another kind of file."""
     async with contextlib.aclosing(Database(url)) as db:
         try:
@@ -138,7 +138,7 @@ async def _reached(url: str) -> AsyncIterator[Database]:
         except (OSError, SQLAlchemyError) as error:
             found = getattr(error, "orig", None) or error
             raise AppError(
-                f"The database {_shown(url)} cannot be used ({found}). Look at KEEPWARM_DATABASE_URL."
+                f"The database {shown(url)} cannot be used ({found}). Look at KEEPWARM_DATABASE_URL."
             ) from error
         yield db
 
@@ -194,5 +194,7 @@ def _make_folder(url: str) -> None:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _shown(url: str) -> str:
-    return database_url(url).render_as_string(hide_password=True)
+def shown(url: str) -> str:
+    """Without its password, wherever that stands."""
+    named = database_url(url).difference_update_query(["password"])
+    return named.render_as_string(hide_password=True)

