@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database, serialise
-from app.db.models import Conversation, Departure, Login, User
+from app.db.models import Conversation, Departure, Login, PasswordLink, User
 from app.db.types import AccountRole, AuditAct, KeyScope, utc_now
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.ids import KeyId, LoginId, UserId, new_user_id
@@ -140,7 +140,7 @@ class Accounts:
             return [_view(user) for user in found]
 
     async def set_password(self, user_id: UserId, password: str) -> None:
-        """Also ends every login of the account, on every device. Raises `NotFound`."""
+        """Also ends every login of the account, and the link to another one. Raises `NotFound`."""
         encoded = await self.passwords.hash(password)
         async with self._db.begin() as session:
             query = update(User).where(User.id == user_id).values(password_hash=encoded)
@@ -148,6 +148,7 @@ class Accounts:
                 raise NotFound("There is no such account.")
             note(session, AuditAct.ACCOUNT_PASSWORD, user_id)
             await session.execute(delete(Login).where(Login.user_id == user_id))
+            await session.execute(delete(PasswordLink).where(PasswordLink.user_id == user_id))
         self.revocations.revoke(user_id)
 
     async def rename(self, user_id: UserId, name: str) -> AccountView:

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database
-from app.db.models import AuditEntry, Login, User
+from app.db.models import AuditEntry, Login, PasswordLink, User
 from app.db.types import AccountRole, AuditAct, utc_now
 from app.errors import Forbidden, NotFound, TooMany, Unauthenticated
 from app.ids import LoginId, UserId, new_login_id
@@ -224,6 +224,8 @@ class Logins:
                 raise Forbidden("The password changed meanwhile.", code="wrong_password")
             note(session, AuditAct.ACCOUNT_PASSWORD, principal.user_id)
             await session.execute(delete(Login).where(*others))
+            links = delete(PasswordLink).where(PasswordLink.user_id == principal.user_id)
+            await session.execute(links)
         self._revocations.revoke(principal.user_id)
 
     async def open(

@@ -1,7 +1,8 @@
 """A forgotten password: one link, made by an administrator, by which its owner chooses another.
 
 The administrator never knows a password, and nothing changes before the link is used. It is used
-once, stands for a day and for as long as its maker is an administrator; a newer one ends it.
+once, stands for a day and for as long as its maker is an administrator; a newer one ends it, and so
+does a password that was changed meanwhile.
 """
 
 from datetime import timedelta
@@ -90,7 +91,7 @@ class Recovery:
         found = await session.scalar(query)
         if found is None:
             raise Unauthenticated(
-                "This link was used, is too old, or was followed by a newer one.",
+                "This link was used, is too old, or was followed by a newer one or by a password.",
                 code="invalid_link",
             )
         return found

@@ -115,6 +115,26 @@ async def test_a_link_ends_with_its_day_its_maker_or_the_account(
         await recovery.offer(root_id, ada_id)
 
 
+async def test_a_link_ends_when_the_password_is_changed_otherwise(
+    recovery: Recovery, accounts: Accounts, logins: Logins, root_id: UserId
+):
+    """Who remembered it after all need not fear whoever reads old mail."""
+    ada_id = await make_ada(accounts)
+
+    async def remember() -> None:
+        signed_in = await logins.login(ADA, PASSWORD, **WHERE)
+        await logins.change_password(signed_in.principal, PASSWORD, "one more password")
+
+    async def by_command() -> None:
+        await accounts.set_password(ada_id, PASSWORD)
+
+    for change in (remember, by_command):
+        link = await recovery.offer(root_id, ada_id)
+        await change()
+        with pytest.raises(Unauthenticated):
+            await recovery.redeem(link.token, NEW, user_agent="test")
+
+
 async def test_of_many_who_use_a_link_at_once_one_does(
     recovery: Recovery, accounts: Accounts, logins: Logins, root_id: UserId
 ):
