@@ -196,7 +196,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self, value: object) -> str:
         if value is not None and self.field in _HIDDEN:
             return "(hidden)"
-        return re.sub(r"(://[^:/@]*:).*@", r"\1***@", repr(value))
+        within = re.sub(r"(://[^:/@]*:).*@", r"\1***@", repr(value))
+        return re.sub(r"([?&]password=)[^&']*", r"\1***", within)
 
     def fault(self, text: str) -> Fault:
         return Fault(variable=self.variable, value=self.shown(text), fix=self.fix)

@@ -6,6 +6,7 @@ anew with each engine (`boot_id`), and readers see that. It decides nothing and 
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -27,6 +28,8 @@ from engine.figures import (
     TurnTokens,
 )
 from engine.terms import MissReason
+
+LOG = logging.getLogger(__name__)
 
 SAMPLE_S = 5.0
 LADDER = ((SAMPLE_S, 180), (60.0, 180), (600.0, 144))
@@ -80,6 +83,8 @@ class Rung:
         self._samples: deque[Figures] = deque(maxlen=kept)
 
     def add(self, sample: Figures) -> None:
+        while self._samples and self._samples[-1].at >= sample.at:
+            self._samples.pop()  # the clock was set back: what comes after now is not known yet
         # Half a sample early is in time: else each rung's steps would grow by one.
         if not self._samples or sample.at - self._samples[-1].at > self._apart_s - SAMPLE_S / 2:
             self._samples.append(sample)
@@ -131,8 +136,12 @@ class Chronicle:
 
     async def _write(self) -> None:
         while True:
-            with contextlib.suppress(EngineError):  # it is sampled again when it is back
+            try:
                 self.add(await self.now())
+            except EngineError:
+                pass  # it is sampled again when it is back
+            except Exception:  # one sample's fault must not end the others
+                LOG.exception("the figures could not be sampled")
             await asyncio.sleep(SAMPLE_S)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import func, select, tuple_
+from sqlalchemy.orm import load_only
 
 from app.db.base import Database
 from app.db.cursors import cursor_of, place_of
@@ -15,6 +16,17 @@ from app.ids import ConversationId, ResponseId, UserId
 from engine.api import MissReason, Receipt
 
 LONGEST_PAGE = 200
+_NUMBERS = load_only(
+    Response.user_id,
+    Response.conversation_id,
+    Response.created_at,
+    Response.model,
+    Response.receipt,
+    Response.miss_reason,
+    Response.differs_at,
+    raiseload=True,
+)
+"""Instructions, metadata and what failed are texts: they are not read here."""
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +84,7 @@ class Misses:
     ) -> MissPage:
         """A page, and where the next one begins. Raises `InvalidRequest` for a foreign cursor."""
         limit = max(1, min(limit, LONGEST_PAGE))
-        query = select(Response).where(Response.miss_reason.is_not(None))
+        query = select(Response).options(_NUMBERS).where(Response.miss_reason.is_not(None))
         if wanted.reason is not None:
             query = query.where(Response.miss_reason == wanted.reason)
         if wanted.user_id is not None:
@@ -93,7 +105,7 @@ class Misses:
 
     async def turns(self, limit: int) -> Sequence[TurnCost]:
         """The last turns that have a receipt, the newest first: an id sorts by when it was made."""
-        query = select(Response).where(Response.receipt.is_not(None))
+        query = select(Response).options(_NUMBERS).where(Response.receipt.is_not(None))
         async with self._db.read() as session:
             rows = await session.scalars(query.order_by(Response.id.desc()).limit(limit))
             return [
@@ -112,7 +124,8 @@ class Misses:
             .group_by(Response.conversation_id)
         )
         async with self._db.read() as session:
-            found = await session.scalars(select(Response).where(Response.id.in_(newest)))
+            query = select(Response).options(_NUMBERS).where(Response.id.in_(newest))
+            found = await session.scalars(query)
             return {row.conversation_id: _last(row) for row in found if row.receipt is not None}
 
 

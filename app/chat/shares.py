@@ -4,13 +4,14 @@ For administrators and auditors: sizes and ids.
 """
 
 from collections import defaultdict
+from collections.abc import Set
 
 import msgspec
 
 from app.chat.eventlog import EventLogs
 from app.ids import ConversationId
 from app.people.audit import Audit
-from engine.api import Engine, RetentionClass
+from engine.api import Engine, ModelCard, RetentionClass
 from engine.figures import SessionView
 
 
@@ -54,11 +55,8 @@ class Shares:
         views: dict[str, list[SessionView]] = defaultdict(list)
         for view in snapshot.sessions:
             views[view.owner_id].append(view)
-        token_bytes = card.kv_bytes_per_token
-        owners = [
-            self._share(owner_id, own, card.block_tokens * token_bytes, token_bytes)
-            for owner_id, own in views.items()
-        ]
+        token_bytes, live = card.kv_bytes_per_token, self._logs.live_conversations()
+        owners = [_share(owner_id, own, card, live) for owner_id, own in views.items()]
         pool_bytes = card.pool_blocks * card.block_tokens * token_bytes
         limit, owner_limit = (int(pool_bytes * share) for share in self._pinned_shares)
         return CacheShares(
@@ -68,17 +66,21 @@ class Shares:
             owners=tuple(sorted(owners, key=lambda one: (-one.device_bytes, one.owner_id))),
         )
 
-    def _share(
-        self, owner_id: str, views: list[SessionView], block_bytes: int, token_bytes: int
-    ) -> OwnerShare:
-        live = self._logs.live_conversations()
-        pinning = [view for view in views if view.retention >= RetentionClass.KEPT]
-        parked_tokens = sum(max(view.host_tokens, view.disk_tokens) for view in views)
-        return OwnerShare(
-            owner_id=owner_id,
-            sessions=len(views),
-            running=sum(ConversationId(view.session_id) in live for view in views),
-            device_bytes=sum(view.blocks for view in views) * block_bytes,
-            pinned_bytes=sum(view.blocks for view in pinning) * block_bytes,
-            parked_bytes=parked_tokens * token_bytes,
-        )
+
+def _share(
+    owner_id: str,
+    views: list[SessionView],
+    card: ModelCard,
+    live: Set[ConversationId | None],
+) -> OwnerShare:
+    block_bytes = card.block_tokens * card.kv_bytes_per_token
+    pinning = [view for view in views if view.retention >= RetentionClass.KEPT]
+    parked_tokens = sum(max(view.host_tokens, view.disk_tokens) for view in views)
+    return OwnerShare(
+        owner_id=owner_id,
+        sessions=len(views),
+        running=sum(ConversationId(view.session_id) in live for view in views),
+        device_bytes=sum(view.blocks for view in views) * block_bytes,
+        pinned_bytes=sum(view.blocks for view in pinning) * block_bytes,
+        parked_bytes=parked_tokens * card.kv_bytes_per_token,
+    )

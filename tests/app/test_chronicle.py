@@ -1,5 +1,6 @@
 """What was counted over time: how finely it is kept, and that the figures are the engine's own."""
 
+import asyncio
 import json
 from datetime import timedelta
 from itertools import pairwise
@@ -9,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from app.chat.chronicle import LADDER, SAMPLE_S, Chronicle, figures
+from app.chat.chronicle import LADDER, SAMPLE_S, Chronicle, Figures, figures
 from app.people.audit import Audit
 from engine.api import Stats
 from tests.kit.desk import Desk
@@ -23,8 +24,12 @@ class Counting(EchoEngine):
     """Counts how often it is asked for its figures."""
 
     asked = 0
+    fails_once_with: Exception | None = None
 
     async def stats(self) -> Stats:
+        if self.fails_once_with is not None:
+            error, self.fails_once_with = self.fails_once_with, None
+            raise error
         self.asked += 1
         return msgspec.structs.replace(Desk().core.stats(), steps=self.asked)
 
@@ -62,6 +67,37 @@ async def test_who_looks_at_the_same_time_sees_the_same_sample(db, engine: Count
     assert first is second
     assert third.at > first.at
     assert engine.asked == 2
+
+
+async def test_a_clock_that_is_set_back_takes_along_what_it_had_not_reached(db, engine: Counting):
+    now_s = 1000.0
+    chronicle = Chronicle(engine, Audit(db), now=lambda: now_s)
+    stats = Desk().core.stats()
+    for at in (*range(500, 1000, 5), *range(600, 700, 5)):
+        chronicle.add(figures(float(at), stats))
+    now_s = 700.0
+
+    told = [sample.at for sample in (await chronicle.history(900)).samples]
+
+    assert told == [float(at) for at in range(500, 701, 5)]
+
+
+async def test_a_sample_that_fails_does_not_end_the_others(
+    db, engine: Counting, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("app.chat.chronicle.SAMPLE_S", 0.0)
+    taken = asyncio.Event()
+
+    class Noting(Chronicle):
+        def add(self, sample: Figures) -> None:
+            super().add(sample)
+            taken.set()
+
+    engine.fails_once_with = RuntimeError("a reply that nobody foresaw")
+    async with Noting(engine, Audit(db)).running(), asyncio.timeout(30):
+        await taken.wait()
+
+    assert engine.asked == 1
 
 
 async def test_figures_over_time_are_for_those_who_see_figures(house: Serving):

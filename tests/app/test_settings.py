@@ -177,6 +177,9 @@ def test_secrets_are_not_shown():
     assert "hush" not in repr(settings)
     assert "user:***@h/d" in repr(settings)
     assert "secret" not in "".join(refused.values())
+    in_query = Settings(database_url="postgresql://h/d?user=u&password=hush&ssl=require")
+    assert "hush" not in repr(in_query)
+    assert "password=***&ssl=require" in repr(in_query)
 
 
 def test_an_ipv6_wildcard_is_reached_by_loopback():
