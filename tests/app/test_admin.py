@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from sqlalchemy import event
 
 from app.chat.board import Board
 from app.chat.prefixes import prefix_tree
@@ -103,6 +104,27 @@ async def test_sessions_tell_of_owner_place_size_and_last_turn_and_no_word_of_wh
     assert (row["state"], row["tier"], row["is_running"]) == ("warm", "device", False)
     told = "".join(answer.text for answer in (owned, *looks))
     assert SECRET not in told and "treasure" not in told
+
+
+@pytest.mark.row("dashboard")
+async def test_11_no_text_and_no_title_is_even_read_for_a_figure(house: Serving):
+    asked: list[str] = []
+
+    def note(*told: Any) -> None:
+        asked.append(told[2])
+
+    async with boss(house) as admin, somebody(house) as ann:
+        await talked(ann)
+        event.listen(engine := house.service.db.engine.sync_engine, "before_cursor_execute", note)
+        for path in FIGURES:
+            if "events" not in path:
+                await done(await admin.client.get(path))
+        event.remove(engine, "before_cursor_execute", note)
+
+    columns = {word.strip(",") for one in asked for word in one.split()}
+    assert "responses.receipt" in columns
+    texts = "responses.instructions", "responses.request", "messages.text", "conversations.title"
+    assert not columns & {*texts, "library_versions.text", "responses.error"}
 
 
 async def test_shares_and_turns_sum_up_what_sessions_hold_and_what_their_turns_cost(

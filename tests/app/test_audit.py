@@ -131,6 +131,7 @@ async def test_a_wrong_password_is_told_with_whose_it_was_to_be_and_where_it_cam
     assert rows[0]["request_id"] == refused.headers["x-request-id"]
 
 
+@pytest.mark.row("dashboard")
 async def test_who_looks_at_figures_of_others_is_told_once_in_a_while(empty_house: Serving):
     async with boss(empty_house) as admin, somebody(empty_house, AccountRole.AUDITOR) as auditor:
         for who in (admin, auditor, auditor):

@@ -109,6 +109,7 @@ def test_a_limit_is_published_as_it_is_enforced(published: dict[str, Any]):
     )
 
 
+@pytest.mark.row("robustness", "CVE-2026-31949")
 def test_no_request_brings_the_server_to_say_what_its_document_does_not(
     tmp_path: Path, database_url: str
 ):

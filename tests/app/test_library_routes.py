@@ -141,6 +141,27 @@ async def test_a_document_that_a_conversation_picked_is_in_use(house: Serving):
     assert (refused.status_code, refused.json()["code"]) == (409, "in_use")
 
 
+@pytest.mark.row("CVE-2026-45671")
+async def test_19_who_is_listed_reads_and_changes_publishes_or_deletes_nothing(house: Serving):
+    async with boss_at(house) as boss, somebody_at(house) as ann:
+        listed = {"visibility": "listed", "readers": [ann.email]}
+        document = await made(boss, "/api/documents", CHARTER | listed)
+        path = f"/api/documents/{document['summary']['id']}"
+        refused = [
+            await ann.client.post(f"{path}/versions", json=CHARTER | {"text": "It sank."}),
+            await ann.client.get(f"{path}/versions"),
+            await ann.client.patch(path, json=EVERYBODY),
+            await ann.client.patch(path, json={"archived": True}),
+            await ann.client.delete(path),
+        ]
+        read = await ann.client.get(path)
+        after = await boss.client.get(path)
+
+    assert {answer.status_code for answer in refused} == {404}
+    assert read.json()["text"] == CHARTER["text"]
+    assert after.json() == document
+
+
 async def test_one_keeps_personas_and_documents_of_ones_own(house: Serving):
     async with somebody_at(house) as ann, boss_at(house) as boss:
         document = await made(ann, "/api/documents", CHARTER)

@@ -11,7 +11,9 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from app.events import ResponseEnded, TextDelta
+from app.events import ResponseEnded, ResponseStatus, TextDelta
+from app.frames import Cursor
+from app.people.throttle import Throttle
 from tests.kit.db import BOTH, finished, new_postgres_url
 from tests.kit.peers import engine_of, open_engine
 from tests.kit.server import ROOT, free_port
@@ -103,6 +105,8 @@ def proxied(
             postgres, template = map(request.getfixturevalue, ("postgres", "migrated_postgres"))
             settings["database_url"] = finished(new_postgres_url(postgres, template))
         server = stack.enter_context(serving(folder / "data", open_engine, **settings))
+        # Where no time passes nobody has waited, however slow the machine is.
+        server.service.logins._throttle = Throttle(lambda: 0.0)
         behind = int(server.site.url.rpartition(":")[2])
         server.do(server.service.accounts.create_user(EMAIL, "Somebody", PASSWORD))
         conf = written(folder, port, behind)
@@ -147,6 +151,28 @@ async def test_a_page_is_signed_in_and_its_socket_hears_an_answer_token_by_token
 
     assert cookies["__Host-kw_session"].secure
     assert ended.response.status.ended
+
+
+@pytest.mark.row("5")
+async def test_13_an_answer_is_resumed_and_stopped_through_the_proxy(held: Proxied):
+    async with browser(held.site, EMAIL) as somebody:
+        conversation_id = await somebody.conversation()
+        async with somebody.tab() as tab:
+            await tab.subscribe(conversation_id)
+            accepted = await tab.say(conversation_id, "Hello")
+            seen = await tab.event(accepted.response.id, TextDelta)
+        cursor = Cursor(
+            response_id=accepted.response.id, after=seen.sequence_number, epoch=tab.epoch
+        )
+        async with somebody.tab() as back:
+            await back.subscribe(conversation_id, cursor)
+            following = await back.event(accepted.response.id, TextDelta)
+            await back.cancel(accepted.response.id)
+            ended = await back.event(accepted.response.id, ResponseEnded)
+
+    assert following.sequence_number == seen.sequence_number + 1
+    assert ended.response.status is ResponseStatus.CANCELLED
+    assert ended.text == seen.delta + following.delta
 
 
 @pytest.mark.row("33")

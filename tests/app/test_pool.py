@@ -74,7 +74,7 @@ async def in_time(ask: Callable[[], Awaitable[httpx.Response]]) -> int:
 
     Who waits for a connection that is never given back waits for longer than all of it.
     """
-    for _ in range(5):
+    for _ in range(30):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(AT_ONCE_S):
                 return (await ask()).status_code

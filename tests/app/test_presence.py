@@ -24,7 +24,7 @@ from tests.kit.serving import Serving
 from tests.kit.staff import CUT_S, boss, done, somebody
 from tests.kit.tab import Person, Tab
 
-HEARD_S = 20.0
+HEARD_S = 60.0
 
 
 async def warmth(tab: Tab, conversation_id: str, state: CacheState) -> Warmth:

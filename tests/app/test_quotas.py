@@ -380,6 +380,7 @@ async def refused(work: object) -> QuotaExceeded:
     return told.value
 
 
+@pytest.mark.row("pins")
 async def test_so_much_kv_is_kept_warm_and_no_more(db: Database):
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)

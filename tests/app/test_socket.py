@@ -54,7 +54,7 @@ async def heard(socket: ClientConnection) -> list[OutwardFrame]:
 
 async def closed(socket: ClientConnection) -> int:
     """The code that the server closes with."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         await socket.wait_closed()
     assert socket.close_code is not None
     assert socket.close_reason == "", "a close reason is no place for words"

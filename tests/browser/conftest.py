@@ -5,7 +5,11 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
+
+expect.set_options(
+    timeout=30_000
+)  # what comes at once on an idle machine takes a while on a busy one
 
 
 @pytest.fixture(scope="module")

@@ -429,6 +429,7 @@ def test_a_draft_outlives_a_reload_and_an_expired_login(
     expect(field).to_have_value("half a thought")
 
 
+@pytest.mark.row("drafts")
 def test_unsent_text_leaves_the_page_only_where_somebody_said_so(page: Page):
     sockets: list[WebSocket] = []
     said: list[dict[str, Any]] = []
@@ -483,15 +484,20 @@ def test_a_full_conversation_goes_on_with_a_summary(page: Page):
     expect(page.get_by_label("Message", exact=True)).to_have_value(text)
 
 
+READY = """tokens => {
+    const told = document.querySelector("header .warmth.warm").innerText.split("tokens")[0];
+    return Number(told.replace(/\\D/g, "")) >= tokens;
+}"""
+"""Whether so many are said to be warm by now: it is told at most twice a second."""
+
+
 def test_the_page_tells_what_is_warm(page: Page):
     send(page, "Name one river.")
     wait_for_end(page)
 
     tokens = stored(page)["response"]["receipt"]["prompt_tokens"]
-    told = page.locator("header .warmth.warm")
-    expect(told).to_contain_text("tokens of it are ready")
-    ready = int(re.sub(r"\D", "", told.inner_text().split("tokens")[0]))
-    assert ready >= tokens
+    expect(page.locator("header .warmth.warm")).to_contain_text("tokens of it are ready")
+    page.wait_for_function(READY, arg=tokens)
     expect(page.locator(".current .coal.warm")).to_be_visible()
 
     page.get_by_text("% of the context").click()
@@ -602,6 +608,10 @@ def test_of_five_hundred_messages_only_those_are_drawn_that_are_looked_at(
     assert page.evaluate(NODES) < 4_000
 
 
+TYPE = "text => { for (const key of text) document.execCommand('insertText', false, key); }"
+"""Key after key, however long the page takes for each."""
+
+
 @pytest.mark.row("31")
 def test_a_paste_of_a_megabyte_is_said_to_be_too_long_before_it_is_sent(
     page: Page, context: BrowserContext
@@ -619,7 +629,7 @@ def test_a_paste_of_a_megabyte_is_said_to_be_too_long_before_it_is_sent(
     page.keyboard.press("Control+v")
     expect(page.get_by_text("It will not fit.")).to_be_visible()
     page.wait_for_function(kept)
-    page.keyboard.type("and five more")
+    page.evaluate(TYPE, "and five more")
     puts = page.evaluate("window.puts")
     page.reload()
 

@@ -200,7 +200,7 @@ def expect_harmless(page: Page, watch: Watch) -> None:
     assert watch.elsewhere == []
 
 
-@pytest.mark.row("markdown XSS")
+@pytest.mark.row("markdown XSS", "CVE-2026-44568")
 def test_nothing_that_was_brought_in_runs_loads_or_leaves(watch: Watch, house: Serving):
     page = watch.context.new_page()
     sign_in(page, house)
@@ -228,7 +228,7 @@ def test_nothing_that_was_brought_in_runs_loads_or_leaves(watch: Watch, house: S
     expect_harmless(page, watch)
 
 
-@pytest.mark.row("markdown XSS")
+@pytest.mark.row("markdown XSS", "CVE-2026-44568")
 def test_nothing_that_an_answer_grows_through_runs_loads_or_leaves(
     watch: Watch, house: Serving, monkeypatch: pytest.MonkeyPatch
 ):

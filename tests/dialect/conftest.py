@@ -31,6 +31,7 @@ def echo(echo_server: Serving) -> Iterator[EchoEngine]:
     engine.refusal = None
     engine.says.clear()
     echo_server.call(engine.release)
+    echo_server.until(lambda: echo_server.service.supervisor.live_turns == 0)
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ def test_a_plain_completion_is_whole(client: OpenAI, echo: EchoEngine):
     assert spent.cached_tokens + spent.cache_write_tokens == answer.usage.prompt_tokens
 
 
+@pytest.mark.row("padding")
 def test_a_client_may_ask_for_padding(client: OpenAI, echo: EchoEngine):
     told: Any = {"stream": True, "stream_options": {"include_obfuscation": True}}
     chunks = list(client.chat.completions.create(model="echo", messages=HELLO, **told))

@@ -14,6 +14,7 @@ from tests.dialect.conftest import new_key, sdk
 from tests.kit.server import Server
 
 GREEDY: Any = {"temperature": 0}
+LONG_TOKENS = 2_000
 HELLO: Any = [{"role": "user", "content": "Name a colour."}]
 ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 
@@ -260,17 +261,24 @@ def test_lanes_on_the_model_answer_as_they_do_alone(client: OpenAI):
 
 
 def test_02_a_steered_answer_is_gone_on_from_and_only_what_is_new_is_computed(client: OpenAI):
-    asked: Any = {"max_output_tokens": 120, "ignore_eos": True, **GREEDY}  # still written by then
+    # Still written by then, however late the steer comes; the successor is stopped.
+    asked: Any = {"max_output_tokens": LONG_TOKENS, "ignore_eos": True, **GREEDY}
     begun: list[Response] = []
     ended: list[Response] = []
+    changed: list[str] = []
     with client.responses.connect() as socket:
         socket.send_raw(json.dumps({"type": "response.create", "input": "Tell a tale.", **asked}))
         events: Iterator[Any] = iter(socket)
         for event in events:
             if event.type == "response.created":
                 begun.append(event.response)
-            elif event.type == "response.output_text.delta" and len(begun) == 1:
-                socket.response.steer(previous_response_id=begun[0].id, input="Shorter.")
+            elif event.type == "response.output_text.delta" and begun[-1].id not in changed:
+                changed.append(begun[-1].id)
+                if len(begun) == 1:
+                    socket.response.steer(previous_response_id=begun[0].id, input="Shorter.")
+                else:
+                    stop = {"type": "response.cancel", "response_id": begun[1].id}
+                    socket.send_raw(json.dumps(stop))
             elif event.type in ENDS:
                 assert event.type in ENDS[:2], event
                 ended.append(event.response)
@@ -283,5 +291,5 @@ def test_02_a_steered_answer_is_gone_on_from_and_only_what_is_new_is_computed(cl
     assert 0 < len(first.output_text) == len(client.responses.retrieve(first.id).output_text)
     assert second.previous_response_id == first.id
     prompt, _, output = spent(first)
-    assert output < 120
+    assert output < LONG_TOKENS
     assert spent(second)[1] >= prompt + output - 1

@@ -32,7 +32,7 @@ def told_by(server: Serving, part: str = "") -> dict[str, Any]:
         env={**os.environ, **named},
         capture_output=True,
         text=True,
-        timeout=WAIT_S,
+        timeout=2 * WAIT_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -99,7 +99,8 @@ def render(page: str) -> str:
         r"(?P<head>### (?P<name>[^:\n]+): [^\n]*\n\n(?:[^\n]+\n)+)\n"
         r"(?:- `[^\n]*\n|No test yet\.\n)*\n?"
     )
-    return re.sub(pattern, section, page).rstrip("\n") + "\n"
+    # The last row ends as the others do.
+    return re.sub(pattern, section, page.rstrip("\n") + "\n\n").rstrip("\n") + "\n"
 
 
 if __name__ == "__main__":

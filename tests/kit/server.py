@@ -29,7 +29,7 @@ from tests.kit.engines import share_made
 
 ROOT = Path(__file__).parents[2]
 READY_S = 120.0
-STOP_S = 30.0
+STOP_S = 60.0
 ADMIN_EMAIL = "admin@example.org"
 ADMIN_PASSWORD = "correct horse battery"
 API_KEY = "sk-kw-test-0123456789abcdefghij"

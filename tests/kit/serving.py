@@ -27,7 +27,7 @@ OpenEngine = Callable[[], Awaitable[Engine]]
 
 KEY = "sk-kw-the-key-of-the-tests-0001"
 START_S = 120.0
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Serving:

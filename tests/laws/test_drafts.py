@@ -200,6 +200,7 @@ def values(folder: Path) -> Iterator[object]:
                 yield from row
 
 
+@pytest.mark.row("drafts")
 async def test_17_a_draft_is_in_no_table_no_file_and_no_log(renderer):
     with start_server(KEEPWARM_THREADS="1") as server:
         async with person(server, AccountRole.ADMIN) as somebody, somebody.tab() as tab:
