@@ -15,20 +15,21 @@ import msgspec
 from benchmarks.ratio import interval
 from benchmarks.results import FIRST, Result, table
 
-COLOURS = ("#d9480f", "#1971c2", "#74b816", "#7048e8", "#868e96", "#0c8599", "#e64980")
-"""Keepwarm's is the first."""
+OURS = ("#d9480f", "#fdba8c", "#a61e4d")
+OTHERS = ("#1971c2", "#74b816", "#7048e8", "#868e96", "#0c8599")
+"""Colours of Keepwarm, however it was set, and of its peers."""
 
 
 def history(result: Result, axes: Any) -> None:
     for colour, server in _coloured(result):
-        _line(result, axes, "warm", server, color=colour, marker="o", label=server)
+        _line(result, axes, "warm", server, color=colour, marker="o", label=_label(result, server))
     if result.sizes("cold"):
         _line(
             result,
             axes,
             "cold",
             FIRST,
-            color=COLOURS[0],
+            color=OURS[0],
             marker="x",
             linestyle=":",
             label=f"{FIRST}, nothing cached",
@@ -50,7 +51,9 @@ def tight_sessions(result: Result, axes: Any) -> None:
 
 def streams(result: Result, axes: Any) -> None:
     for colour, server in _coloured(result):
-        _line(result, axes, "decode", server, color=colour, marker="o", label=server)
+        _line(
+            result, axes, "decode", server, color=colour, marker="o", label=_label(result, server)
+        )
     axes.set(xscale="log", xlabel="streams at once", ylabel="tokens a second")
     axes.set_xticks(result.sizes("decode"), labels=[str(size) for size in result.sizes("decode")])
     axes.minorticks_off()
@@ -76,7 +79,7 @@ def draw(result: Result, name: str, folder: Path) -> list[Path]:
 
     # The same result gives the same file.
     mpl.rcParams["svg.hashsalt"] = name
-    figure = Figure(figsize=(3 + 4 * len(panels), 4.2), layout="constrained")
+    figure = Figure(figsize=(3 + 4 * len(panels), 4.4), layout="constrained")
     grid: Sequence[Any] = figure.subplots(1, len(panels), squeeze=False)[0]
     for panel, axes in zip(panels, grid, strict=True):
         panel(result, axes)
@@ -84,7 +87,13 @@ def draw(result: Result, name: str, folder: Path) -> list[Path]:
         axes.set_axisbelow(True)
         axes.set_ylim(bottom=None if axes.get_yscale() == "log" else 0)
         axes.spines[["top", "right"]].set_visible(False)
-    grid[0].legend(fontsize=8, frameon=False)
+    figure.legend(
+        *grid[0].get_legend_handles_labels(),
+        loc="outside upper center",
+        ncols=3 if len(panels) == 1 else 6,
+        fontsize=8,
+        frameon=False,
+    )
     written = []
     for kind, dated in (("png", {}), ("svg", {"Date": None})):
         path = folder / f"{name}.{kind}"
@@ -94,7 +103,18 @@ def draw(result: Result, name: str, folder: Path) -> list[Path]:
 
 
 def _coloured(result: Result) -> list[tuple[str, str]]:
-    return list(zip(COLOURS, result.servers, strict=False))
+    ours, others = iter(OURS), iter(OTHERS)
+    return [
+        (next(ours if server.startswith(FIRST) else others), server) for server in result.servers
+    ]
+
+
+def _label(result: Result, server: str) -> str:
+    """As readers know it: two of Keepwarm are told apart by their weights."""
+    weights = {result.weights.get(one) for one in result.servers if one.startswith(FIRST)}
+    if server.startswith(FIRST) and len(weights) > 1:
+        return f"{FIRST}, {result.weights[server]}"
+    return server
 
 
 def _line(result: Result, axes: Any, figure: str, server: str, **style: Any) -> None:
@@ -129,7 +149,7 @@ def _bars(result: Result, axes: Any, figure: str) -> None:
             for turn in turns
         ]
         places = [turn - 0.4 + (at + 0.5) * width for turn in turns]
-        axes.bar(places, heights, width * 0.9, color=colour, label=server)
+        axes.bar(places, heights, width * 0.9, color=colour, label=_label(result, server))
     axes.set(xlabel="turn", ylabel="first token, ms", xticks=turns)
 
 
