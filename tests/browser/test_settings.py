@@ -10,6 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from app.db.types import AccountRole
 from app.ids import new_user_id
 from tests.browser.test_chat import SCHEMES, axe_faults, send, stored, wait_for_end
 from tests.kit.db import finished
@@ -29,14 +30,25 @@ CHARTER = (
 @pytest.fixture
 def email(server: Server) -> str:
     """Somebody new."""
+    return newcomer(server)
+
+
+def newcomer(server: Server, role: AccountRole = AccountRole.MEMBER) -> str:
     address = f"{new_user_id()}@example.org"
 
     async def make() -> None:
         async with accounts(server) as found:
-            await found.create_user(address, "Somebody", PASSWORD)
+            await found.create_user(address, "Somebody", PASSWORD, role)
 
     finished(make())
     return address
+
+
+@pytest.fixture
+def office(chromium: Browser, server: Server) -> Iterator[Page]:
+    """An administrator's page."""
+    with signed_in(chromium, server, newcomer(server, AccountRole.ADMIN)) as page:
+        yield page
 
 
 @pytest.fixture
@@ -193,6 +205,105 @@ def test_a_persona_has_versions_and_is_deleted_when_nothing_is_under_it(
     )
     remove(page, "Bosun")
     expect(dialog.get_by_role("button", name="Bosun")).to_have_count(0)
+
+
+def test_an_administrator_publishes_a_persona_and_somebody_begins_with_it(
+    page: Page, office: Page, server: Server
+):
+    name = f"Harbour {new_user_id()[-6:]}"
+    with boss_of(server) as boss:
+        boss.post("/api/groups", json={"name": f"{name} crew"}).raise_for_status()
+    desk = settings(office, "Personas")
+    desk.get_by_role("button", name="New persona").click()
+    desk.get_by_label("Name").fill(name)
+    desk.get_by_label("Instructions").fill("You are a harbour master.")
+    expect(desk.get_by_label("Only me")).to_be_checked()
+    desk.get_by_label("These groups and people").check()
+    desk.get_by_label(f"{name} crew").check()
+    desk.get_by_label("People", exact=True).fill("nobody@example.org")
+    desk.get_by_role("button", name="Save").click()
+    expect(desk.get_by_role("alert")).to_have_text("One of these addresses has no account here.")
+    desk.get_by_label("People", exact=True).fill("")
+    expect_faultless(office, "who may use it")
+    desk.get_by_role("button", name="Save").click()
+    row = desk.get_by_role("button", name=name).first
+    expect(row).to_contain_text("published to some")
+    dialog = settings(page, "Personas")
+    expect(dialog.get_by_role("button", name="Assistant").first).to_be_visible()
+    expect(dialog.get_by_role("button", name=name)).to_have_count(0)
+
+    row.click()
+    expect(desk.get_by_label(f"{name} crew")).to_be_checked()
+    desk.get_by_label("Everybody here").check()
+    desk.get_by_role("button", name="Set who may use it").click()
+    expect(desk.get_by_text("Saved.")).to_be_visible()
+    desk.get_by_role("button", name="Back").last.click()
+    expect(row).to_contain_text("published to everybody")
+
+    settings(page, "Documents")
+    settings(page, "Personas")
+    dialog.get_by_role("button", name=name).first.click()
+    expect(dialog.get_by_text("Everybody here may use it.")).to_be_visible()
+    expect(dialog.get_by_label("Instructions")).to_have_value("You are a harbour master.")
+    expect(dialog.get_by_label("Instructions")).not_to_be_editable()
+    close(page)
+    page.get_by_role("button", name="Begin with").click()
+    page.get_by_role("radio", name=name).check()
+    page.get_by_role("button", name="Done").click()
+    send(page, "Who are you?")
+    wait_for_end(page)
+    expect(page.get_by_role("note", name="What this conversation began with")).to_contain_text(name)
+
+    desk.get_by_role("button", name=f"More about “{name}”").click()
+    office.get_by_role("menuitem", name="Archive").click()
+    expect(desk.get_by_role("button", name=name)).to_have_count(0)
+
+
+def test_what_an_administrator_has_for_oneself_is_published_as_a_copy(office: Page, tmp_path: Path):
+    name = f"Mate {new_user_id()[-6:]}"
+    upload(office, tmp_path / "charter.html")
+    make_persona(office, name)
+    dialog = settings(office, "Personas")
+    dialog.get_by_role("button", name=name).first.click()
+    dialog.get_by_label("The charter").check()
+    dialog.get_by_label("These groups and people").check()
+    expect(dialog.get_by_text("“The charter” is published to fewer people")).to_be_visible()
+    dialog.get_by_role("button", name="Publish", exact=True).click()
+
+    rows = dialog.locator("button.open", has_text=name)
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text="published to some")).to_have_count(1)
+
+
+def test_an_old_version_is_looked_at_and_taken_up_again(page: Page, email: str, tmp_path: Path):
+    upload(page, tmp_path / "charter.html")
+    dialog = settings(page, "Documents")
+    row = dialog.get_by_role("button", name="The charter").first
+    row.click()
+    expect(dialog.get_by_text("Only you may use it.")).to_be_visible()
+    expect(dialog.get_by_role("heading", name="Versions")).to_have_count(0)
+    text = dialog.get_by_label("Text", exact=True)
+    expect(text).to_have_value(re.compile("two masts"))
+    text.fill("The ship sank.")
+    dialog.get_by_role("button", name="Save").click()
+    expect(row).to_contain_text("version 2")
+
+    row.click()
+    expect(text).to_have_value("The ship sank.")
+    first = dialog.get_by_role("button", name="Version 1")
+    told = rf"\d:\d\d.*by {re.escape(email)}\s+·\s+\d+ tokens"
+    expect(first).to_contain_text(re.compile(told, re.DOTALL))
+    expect(dialog.get_by_role("button", name="Version 2")).to_have_count(0)
+    first.click()
+    old = dialog.get_by_role("group", name="Version 1")
+    expect(old.get_by_label("Text", exact=True)).to_have_value(re.compile("two masts"))
+    expect(old.get_by_label("Text", exact=True)).not_to_be_editable()
+    expect_faultless(page, "versions")
+    old.get_by_role("button", name="Take up again").click()
+    expect(row).to_contain_text("version 3")
+
+    row.click()
+    expect(text).to_have_value(re.compile("two masts"))
 
 
 def remove(page: Page, name: str) -> None:

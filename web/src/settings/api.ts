@@ -3,6 +3,7 @@
 import { call } from "../lib/api";
 import type { Account } from "../lib/api";
 import type { Item } from "../lib/library";
+import { type Said, textOf } from "./says";
 
 export interface Example {
   readonly user: string;
@@ -21,9 +22,36 @@ export interface DocumentText {
   readonly text: string;
 }
 
-type Told = Omit<Item, "is_warm">;
-export type Persona = Omit<PersonaText, "name"> & { readonly summary: Told };
-export type Document = Pick<DocumentText, "text"> & { readonly summary: Told };
+/** Who may use something. Readers (by their addresses) and groups are of what is `listed`. */
+export interface Access {
+  readonly visibility: Item["visibility"];
+  readonly readers: readonly string[];
+  readonly group_ids: readonly string[];
+}
+
+export const ONLY_ME: Access = { visibility: "owner", readers: [], group_ids: [] };
+
+/** Who is listed is told to those who may edit it. */
+export interface Told extends Omit<Access, "visibility"> {
+  readonly summary: Omit<Item, "is_warm">;
+}
+
+export type Persona = Omit<PersonaText, "name"> & Told;
+export type Document = Pick<DocumentText, "text"> & Told;
+
+export interface Group {
+  readonly id: string;
+  readonly name: string;
+  readonly member_ids: readonly string[];
+}
+
+export interface Version {
+  readonly number: number;
+  readonly created_at: number;
+  /** Null: it came with the program, or the account is no more. */
+  readonly author_email: string | null;
+  readonly tokens: number | null;
+}
 
 export interface Extracted extends DocumentText {
   /** Of a PDF. */
@@ -80,7 +108,8 @@ const at = (place: string, id: string): string => `/api/${place}/${encodeURIComp
 export const own = {
   personas: () => call<readonly Item[]>("GET", "/api/personas"),
   persona: (id: string) => call<Persona>("GET", at("personas", id)),
-  makePersona: (says: PersonaText) => call<Persona>("POST", "/api/personas", says),
+  makePersona: (says: PersonaText, access: Access) =>
+    call<Persona>("POST", "/api/personas", { ...says, ...access }),
   rewritePersona: (id: string, says: PersonaText) =>
     call<Persona>("POST", `${at("personas", id)}/versions`, says),
 
@@ -90,7 +119,8 @@ export const own = {
 
   documents: () => call<readonly Item[]>("GET", "/api/documents"),
   document: (id: string) => call<Document>("GET", at("documents", id)),
-  makeDocument: (says: DocumentText) => call<Document>("POST", "/api/documents", says),
+  makeDocument: (says: DocumentText, access: Access) =>
+    call<Document>("POST", "/api/documents", { ...says, ...access }),
   rewriteDocument: (id: string, says: DocumentText) =>
     call<Document>("POST", `${at("documents", id)}/versions`, says),
   /** What a PDF, an HTML page or a text file says; nothing of it is kept. */
@@ -101,6 +131,17 @@ export const own = {
       new Blob([file], { type: "application/octet-stream" }),
     ),
 
+  versions: (shelf: Shelf, id: string) =>
+    call<readonly { version: Version; is_warm: boolean }[]>("GET", `${at(shelf, id)}/versions`),
+  version: (shelf: Shelf, id: string, number: number) =>
+    call<Said>("GET", `${at(shelf, id)}/versions/${number}`),
+  /** What an old version said is what the newest says, under a number of its own. */
+  takeUp: (shelf: Shelf, id: string, said: Said) =>
+    call<unknown>("POST", `${at(shelf, id)}/versions`, textOf(shelf, said)),
+  /** For administrators. */
+  groups: () => call<readonly Group[]>("GET", "/api/groups"),
+  allow: (shelf: Shelf, id: string, access: Access) =>
+    call<unknown>("PATCH", at(shelf, id), access),
   archive: (shelf: Shelf, id: string, archived: boolean) =>
     call<unknown>("PATCH", at(shelf, id), { archived }),
   remove: (shelf: Shelf, id: string) => call<null>("DELETE", at(shelf, id)),

@@ -39,7 +39,7 @@ const de: typeof en = {
   notCounted: "noch nicht gezählt",
   warm: "wird warm gehalten",
   version: (version) => `Version ${version}`,
-  published: "veröffentlicht",
+  published: { listed: "für einige veröffentlicht", everybody: "für alle veröffentlicht" },
   showArchived: "Archivierte zeigen",
 
   personasLead:
@@ -84,6 +84,40 @@ const de: typeof en = {
   deleteDocument: "Dieses Dokument löschen?",
   deleteDocumentWhat: (name) =>
     `„${name}“ und alle Versionen davon sind dann weg. Solange eine Unterhaltung oder eine Persona es hat, geht das nicht; archiviere es dann.`,
+
+  // ---------------------------------------------------------------- who may use it
+  whoMay: "Wer das benutzen darf",
+  access: { owner: "Nur ich", listed: "Diese Gruppen und Personen", everybody: "Alle hier" },
+  mayUse: {
+    owner: "Nur du darfst das benutzen.",
+    listed: "Das ist für dich oder eine deiner Gruppen veröffentlicht.",
+    everybody: "Alle hier dürfen das benutzen.",
+  },
+  groups: "Gruppen",
+  noGroups: "Es gibt noch keine. Gruppen werden in der Verwaltung angelegt.",
+  members: (count, isOne) => (isOne ? "1 Mitglied" : `${count} Mitglieder`),
+  people: "Personen",
+  peopleHint: "Ihre E-Mail-Adressen, eine je Zeile.",
+  nobody: "Zu einer dieser Adressen gibt es hier kein Konto.",
+  publication: "Veröffentlichung",
+  publicationWhat:
+    "Was hier festgelegt wird, gilt ab der nächsten Anfrage, auch in Unterhaltungen, die es schon gibt.",
+  allow: "So festlegen",
+  publishCopy: "Eine Kopie veröffentlichen",
+  publishCopyWhat:
+    "Das hier bleibt nur deins. Die Kopie sagt, was oben steht, und alle aus der Verwaltung können sie bearbeiten.",
+  publish: "Veröffentlichen",
+  narrower: (name) =>
+    `„${name}“ ist für weniger Leute veröffentlicht als diese Persona. Wer es nicht lesen darf, kann auch mit der Persona nicht beginnen.`,
+
+  // ---------------------------------------------------------------- old versions
+  versions: "Versionen",
+  versionsStay: "Unterhaltungen bleiben bei der Version, mit der sie begonnen haben.",
+  versionNamed: (version) => `Version ${version}`,
+  newest: "neueste",
+  by: (email) => `von ${email}`,
+  takeUp: "Wieder aufnehmen",
+  takeUpWhat: "Daraus wird eine neue Version, die dasselbe sagt.",
 
   // ---------------------------------------------------------------- what a conversation begins with
   beginWith: "Beginnen mit",

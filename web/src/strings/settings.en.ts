@@ -39,7 +39,7 @@ export default {
   notCounted: "not counted yet",
   warm: "kept warm",
   version: (version: string) => `version ${version}`,
-  published: "published",
+  published: { listed: "published to some", everybody: "published to everybody" },
   showArchived: "Show archived ones",
 
   personasLead:
@@ -83,6 +83,40 @@ export default {
   deleteDocument: "Delete this document?",
   deleteDocumentWhat: (name: string) =>
     `“${name}” and all of its versions will be gone. While a conversation or a persona has it, it cannot be deleted; archive it then.`,
+
+  // ---------------------------------------------------------------- who may use it
+  whoMay: "Who may use it",
+  access: { owner: "Only me", listed: "These groups and people", everybody: "Everybody here" },
+  mayUse: {
+    owner: "Only you may use it.",
+    listed: "It is published to you, or to a group that you are in.",
+    everybody: "Everybody here may use it.",
+  },
+  groups: "Groups",
+  noGroups: "There are none yet. Groups are made in the administration.",
+  members: (count: string, isOne: boolean) => (isOne ? "1 member" : `${count} members`),
+  people: "People",
+  peopleHint: "Their email addresses, one a line.",
+  nobody: "One of these addresses has no account here.",
+  publication: "Publication",
+  publicationWhat:
+    "What is set here holds from the next turn on, also in conversations that there are.",
+  allow: "Set who may use it",
+  publishCopy: "Publish a copy",
+  publishCopyWhat:
+    "This one stays yours alone. The copy says what stands above, and every administrator can edit it.",
+  publish: "Publish",
+  narrower: (name: string) =>
+    `“${name}” is published to fewer people than this persona. Who may not read it cannot begin with the persona either.`,
+
+  // ---------------------------------------------------------------- old versions
+  versions: "Versions",
+  versionsStay: "Conversations stay with the version that they began with.",
+  versionNamed: (version: string) => `Version ${version}`,
+  newest: "newest",
+  by: (email: string) => `by ${email}`,
+  takeUp: "Take up again",
+  takeUpWhat: "This makes a new version that says the same.",
 
   // ---------------------------------------------------------------- what a conversation begins with
   beginWith: "Begin with",
