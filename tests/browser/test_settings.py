@@ -285,8 +285,9 @@ def test_an_old_version_is_looked_at_and_taken_up_again(page: Page, email: str, 
     text = dialog.get_by_label("Text", exact=True)
     expect(text).to_have_value(re.compile("two masts"))
     text.fill("The ship sank.")
-    dialog.get_by_role("button", name="Save").click()
+    dialog.get_by_role("button", name="Save").press("Enter")
     expect(row).to_contain_text("version 2")
+    expect(dialog.get_by_role("region", name="Documents")).to_be_focused()
 
     row.click()
     expect(text).to_have_value("The ship sank.")
