@@ -11,6 +11,18 @@ import msgspec
 
 from app.ids import ConversationId, DocumentId, MessageId, PersonaId, ResponseId
 from engine.api import Receipt, TokenLogprobs
+from engine.figures import (
+    BlockCounts,
+    CacheChange,
+    CachedBySource,
+    CachedShare,
+    DraftTokens,
+    EvictionReason,
+    Histogram,
+    TierCounts,
+    TurnTokens,
+)
+from engine.terms import MissReason
 
 # ---------------------------------------------------------------- what things look like outside
 
@@ -103,6 +115,35 @@ class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
     kept_warm: bool = False
     continues_id: ConversationId | None = None
     """The conversation from whose summary it goes on."""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True, tag="figures"):
+    """The engine's counters since its boot, and its gauges, as they were at one time."""
+
+    at: float
+    boot_id: str
+    blocks: BlockCounts
+    tiers: tuple[TierCounts, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    restored_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    saved_s: float
+    cached_by_source: CachedBySource
+    first_turns: TurnTokens
+    later_turns: TurnTokens
+    misses: dict[MissReason, int]
+    evicted_tokens: dict[EvictionReason, int]
+    published_tokens: int
+    regretted_tokens: int
+    segments: dict[CacheChange, int]
+    degradations: int
+    drafts: DraftTokens
+    preemptions: int
+    running_jobs: int
+    waiting_jobs: int
+    first_token_s: dict[CachedShare, Histogram]
 
 
 # ---------------------------------------------------------------- the log of one response

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from app.events import ConversationView, LogEvent, MessageView, Problem, ResponseView
+from app.events import ConversationView, Figures, LogEvent, MessageView, Problem, ResponseView
 from app.ids import ConversationId, DocumentId, MessageId, PersonaId, ResponseId
 
 PROTOCOL = 1
@@ -158,9 +158,21 @@ class Draft(Inward, frozen=True, kw_only=True, tag="draft"):
     document_ids: Annotated[tuple[DocumentId, ...], msgspec.Meta(max_length=32)] = ()
 
 
-InwardFrame = (
-    Hello
-    | Subscribe
+class FiguresWatch(Inward, frozen=True, kw_only=True, tag="figures.watch"):
+    """Hear the figures as they come, at once and every two seconds; administrators and auditors may.
+
+    That ends with an `error` of this `request_id` where the engine is away or the role is taken away.
+    """
+
+    request_id: RequestId
+
+
+class FiguresUnwatch(Inward, frozen=True, kw_only=True, tag="figures.unwatch"):
+    request_id: RequestId
+
+
+ChatFrame = (
+    Subscribe
     | Unsubscribe
     | TurnCreate
     | TurnEdit
@@ -172,6 +184,9 @@ InwardFrame = (
     | Presence
     | Draft
 )
+"""What only those may say who chat."""
+
+InwardFrame = Hello | ChatFrame | FiguresWatch | FiguresUnwatch
 
 
 # ---------------------------------------------------------------- outwards
@@ -224,6 +239,16 @@ class SummaryCreated(msgspec.Struct, frozen=True, kw_only=True, tag="summary.cre
 
     request_id: str
     conversation: ConversationView
+
+
+class FiguresWatched(msgspec.Struct, frozen=True, kw_only=True, tag="figures.watched"):
+    """`figures` follow. A page that reads too slowly gets the newest and none that came before."""
+
+    request_id: str
+
+
+class FiguresUnwatched(msgspec.Struct, frozen=True, kw_only=True, tag="figures.unwatched"):
+    request_id: str
 
 
 class MessageAdded(msgspec.Struct, frozen=True, kw_only=True, tag="message.added"):
@@ -340,6 +365,9 @@ OutwardFrame = (
     | CancelAccepted
     | LeafChosen
     | SummaryCreated
+    | FiguresWatched
+    | Figures
+    | FiguresUnwatched
     | MessageAdded
     | MessagesDeleted
     | Event

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from app.chat.chronicle import Figures, FiguresOverTime
+from app.chat.chronicle import FiguresOverTime
 from app.chat.misses import MissPage, TurnCost
 from app.chat.overview import SessionPage
 from app.chat.prefixes import PrefixTree
 from app.chat.shares import CacheShares
+from app.events import Figures
 from app.frames import PROTOCOL, InwardFrame, OutwardFrame, StreamFrame
 from app.people.accounting import UsageSum, UserSums
 from app.people.accounts import AccountView

@@ -13,21 +13,11 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
+from app.events import Figures
 from app.people.audit import Audit
 from engine.api import Engine, Stats
 from engine.errors import EngineError
-from engine.figures import (
-    BlockCounts,
-    CacheChange,
-    CachedBySource,
-    CachedShare,
-    DraftTokens,
-    EvictionReason,
-    Histogram,
-    TierCounts,
-    TurnTokens,
-)
-from engine.terms import MissReason
+from engine.figures import EvictionReason
 
 LOG = logging.getLogger(__name__)
 
@@ -36,35 +26,6 @@ LADDER = ((SAMPLE_S, 180), (60.0, 180), (600.0, 144))
 """Seconds between samples, and how many are kept: a quarter of an hour, three hours, a day."""
 FRESH_S = 0.9
 """Those who look at the same time see the same sample."""
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True, tag="figures"):
-    """The engine's counters since its boot, and its gauges, as they were at one time."""
-
-    at: float
-    boot_id: str
-    blocks: BlockCounts
-    tiers: tuple[TierCounts, ...]
-    prompt_tokens: int
-    cached_tokens: int
-    restored_tokens: int
-    computed_tokens: int
-    output_tokens: int
-    saved_s: float
-    cached_by_source: CachedBySource
-    first_turns: TurnTokens
-    later_turns: TurnTokens
-    misses: dict[MissReason, int]
-    evicted_tokens: dict[EvictionReason, int]
-    published_tokens: int
-    regretted_tokens: int
-    segments: dict[CacheChange, int]
-    degradations: int
-    drafts: DraftTokens
-    preemptions: int
-    running_jobs: int
-    waiting_jobs: int
-    first_token_s: dict[CachedShare, Histogram]
 
 
 class FiguresOverTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,6 +89,12 @@ class OpenSocket(Generic[Frame]):
         self._frames.take()
         return message
 
+    async def while_sure(self, longest_s: float) -> None:
+        """Returns after so long, or as soon as the rights are in doubt."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                await self._standing.doubted.wait()
+
     async def may_go_on(self) -> bool:
         """A role, a login, a key or an account may be gone meanwhile."""
         return self._gate.rights.are_sure(self._standing) or await self._resolve()
@@ -140,9 +146,7 @@ class OpenSocket(Generic[Frame]):
 
     async def _lose_rights(self) -> int:
         while await self._resolve():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SEEN_S):
-                    await self._standing.doubted.wait()
+            await self.while_sure(SEEN_S)
         return CLOSE_SIGNED_OUT
 
     async def _outlive_server(self, at_rest: Callable[[], Awaitable[None]]) -> int:

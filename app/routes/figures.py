@@ -1,6 +1,7 @@
 """Figures over time for administrators and auditors: `/api/admin/figures`, and as they come.
 
-A page draws what it was told of the past and goes on with the stream.
+A page draws what it was told of the past and goes on with what comes by its socket (`samples`), or with
+the stream where websockets are blocked.
 """
 
 import asyncio
@@ -13,15 +14,15 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from litestar.response import ServerSentEvent
 
-from app.chat.chronicle import Chronicle, Figures, FiguresOverTime
+from app.chat.chronicle import Chronicle, FiguresOverTime
+from app.events import Figures
 from app.people.audit import Audit
 from app.routes.gate import Gate
 from app.routes.published.told import EVENT_STREAM, told
+from app.routes.samples import FIGURES, LIVE_S
 from app.routes.streams import Asked, Frames, stream
 from engine.errors import EngineError
 
-LIVE_S = 2.0
-"""Between two samples of a stream."""
 DAY_S = 86_400
 
 
@@ -54,7 +55,7 @@ async def watch_figures(
 async def _tell(chronicle: Chronicle, outbox: Frames) -> None:
     with contextlib.suppress(EngineError):
         while True:
-            await outbox.put(await chronicle.now())
+            await outbox.renew(FIGURES, await chronicle.now())
             await asyncio.sleep(LIVE_S)
 
 

@@ -115,9 +115,17 @@ def _counted(counts: dict[Subject, int], subject: Subject) -> Iterator[None]:
             del counts[subject]
 
 
-def _chatting(principal: Principal) -> Principal:
+def chatting(principal: Principal) -> Principal:
+    """Raises `Forbidden`."""
     if not principal.may_chat:
         raise Forbidden("This account looks at figures and does not chat.")
+    return principal
+
+
+def seeing_figures(principal: Principal) -> Principal:
+    """Raises `Forbidden`."""
+    if not principal.sees_figures:
+        raise Forbidden("This is for administrators and auditors.")
     return principal
 
 
@@ -159,7 +167,7 @@ class Gate:
 
     async def by_member(self, connection: Connection) -> None:
         """For the browser's routes to conversations and the library."""
-        connection.scope["user"] = _chatting(await self._signed_in(connection))
+        connection.scope["user"] = chatting(await self._signed_in(connection))
 
     async def by_admin(self, connection: Connection) -> None:
         """For what concerns other people."""
@@ -170,17 +178,14 @@ class Gate:
 
     async def by_figures(self, connection: Connection) -> None:
         """For the page's view of what is counted over all users."""
-        principal = await self._signed_in(connection)
-        if not principal.sees_figures:
-            raise Forbidden("This is for administrators and auditors.")
-        connection.scope["user"] = principal
+        connection.scope["user"] = seeing_figures(await self._signed_in(connection))
 
     async def by_key(self, connection: Connection) -> None:
         """For the dialect's routes. A socket's handler asks for itself, to refuse with a body."""
         if connection.scope["type"] == ScopeType.HTTP:
             reads = connection.scope.get("method") in SAFE_METHODS
             scope = KeyScope.READ if reads else KeyScope.WRITE
-            connection.scope["user"] = _chatting(await self._key(connection, scope))
+            connection.scope["user"] = chatting(await self._key(connection, scope))
 
     async def by_figures_key(self, connection: Connection) -> None:
         """For what is counted over all users."""
@@ -209,21 +214,25 @@ class Gate:
 
     # ------------------------------------------------------------ who
 
-    async def browser(self, connection: Connection) -> Principal:
-        """The member behind a page's socket.
+    async def browser(self, connection: Connection, before: Principal | None = None) -> Principal:
+        """Who is behind a page's socket; what they may say there follows from their role.
 
-        Raises `Unauthenticated`, `Forbidden`, `InvalidRequest`.
+        Who was let in `before` comes in anew where they chat no more, or may chat now: they hear
+        other things then. Raises `Unauthenticated`, `Forbidden`, `InvalidRequest`.
         """
         if not self.hosts.owns(connection.headers.get("origin")):
             raise Forbidden("This socket is for Keepwarm's own page only.", code="origin")
-        return _chatting(await self._signed_in(connection))
+        found = await self._signed_in(connection)
+        if before is not None and found.may_chat is not before.may_chat:
+            raise Forbidden("Your role was changed meanwhile; connect again.")
+        return found
 
     async def bearer(self, connection: Connection) -> Principal:
         """The member behind a program's socket.
 
         Raises `Unauthenticated`, `Forbidden`, `InvalidRequest`.
         """
-        return _chatting(await self._key(connection, KeyScope.WRITE))
+        return chatting(await self._key(connection, KeyScope.WRITE))
 
     async def again(self, connection: Connection, principal: Principal) -> Principal:
         """Who came in by HTTP, found anew. Raises `Unauthenticated` and `Forbidden`.

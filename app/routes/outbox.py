@@ -6,6 +6,8 @@ response go, and one snapshot, made at the moment it is taken, stands for them:
 
     queue     [a1 b1 a2 b2 a3]  full, a4 comes
     after     [b1 b2 A]         A = what response a is when the reader gets there
+
+Of what only the last word counts no more than one waits: a newer one stands in its place.
 """
 
 import asyncio
@@ -37,7 +39,7 @@ class _Entry(Generic[Frame]):
 
 
 class Outbox(Generic[Frame]):
-    """Never longer than its limit and one snapshot for each response that overflowed."""
+    """Never longer than its limit and one frame for each owner that overflowed or was renewed."""
 
     def __init__(self, limit: int = OUTBOX_FRAMES) -> None:
         self._limit = limit
@@ -68,6 +70,15 @@ class Outbox(Generic[Frame]):
             self._append(entry)
         await entry.taken.wait()
         return False
+
+    async def renew(self, owner: str, frame: Frame) -> None:
+        """Put the last word of `owner` in the place of the one that waits; needs no room."""
+        async with self._changed:
+            waiting = next((entry for entry in self._entries if entry.owner == owner), None)
+            if waiting is None:
+                self._append(_Entry(owner, lambda: frame))
+            else:
+                waiting.make = lambda: frame
 
     async def close(self, code: int) -> None:
         """Add the last entry; it needs no room, since nothing comes after it."""

@@ -1,10 +1,12 @@
 """`/ws`, the browser's socket: a reader, and one pump for each response that it watches.
 
 A socket watches; it owns no turn (law 13) and holds no database session. Each frame is answered
-under its `request_id`, by what it asked for or by an `error` frame.
+under its `request_id`, by what it asked for or by an `error` frame. An account that does not chat
+watches figures here, and hears and says nothing else.
 """
 
 import asyncio
+import functools
 from typing import Any, NoReturn, assert_never
 
 import msgspec
@@ -13,6 +15,7 @@ from litestar.di import NamedDependency
 
 from app import frames
 from app.chat.board import Glance
+from app.chat.chronicle import Chronicle
 from app.chat.conversations import Conversations
 from app.chat.drafts import Typist
 from app.chat.eventlog import EventLog, EventLogs
@@ -25,7 +28,11 @@ from app.errors import InvalidRequest, NotFound, TooMany
 from app.frames import (
     PROTOCOL,
     CancelAccepted,
+    ChatFrame,
     Cursor,
+    FiguresUnwatch,
+    FiguresUnwatched,
+    FiguresWatch,
     Hello,
     InwardFrame,
     LeafChoose,
@@ -46,9 +53,10 @@ from app.frames import (
     Welcome,
 )
 from app.ids import ConversationId
+from app.people.audit import Audit
 from app.routes.connection import OpenSocket, Part
 from app.routes.conversations import branching_turn, browser_turn, unsent_turn
-from app.routes.gate import Gate
+from app.routes.gate import Gate, chatting
 from app.routes.problems import (
     CLOSE_LATER,
     CLOSE_OLD,
@@ -61,6 +69,7 @@ from app.routes.problems import (
     error_frame,
     from_decoding,
 )
+from app.routes.samples import Samples
 from app.routes.watches import Watches
 
 LONGEST_FRAME = 256 * 1024 + 1_000_000
@@ -83,6 +92,8 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     summaries: Summaries
     typist: Typist
     presence: Presence
+    chronicle: Chronicle
+    audit: Audit
 
 
 @websocket("/ws")
@@ -95,6 +106,8 @@ async def browser_socket(  # noqa: PLR0913  each is something that a frame may a
     logs: NamedDependency[EventLogs],
     summaries: NamedDependency[Summaries],
     hub: NamedDependency[Hub],
+    chronicle: NamedDependency[Chronicle],
+    audit: NamedDependency[Audit],
 ) -> None:
     async with answering(socket):
         gate.knock(socket)
@@ -115,8 +128,11 @@ async def browser_socket(  # noqa: PLR0913  each is something that a frame may a
                     summaries=summaries,
                     typist=typist,
                     presence=presence,
+                    chronicle=chronicle,
+                    audit=audit,
                 )
-                page = OpenSocket[OutwardFrame](socket, principal, gate, gate.browser)
+                still = functools.partial(gate.browser, before=principal)
+                page = OpenSocket[OutwardFrame](socket, principal, gate, still)
                 await Connection(page, rooms).run(feed, glance)
 
 
@@ -133,7 +149,11 @@ class Connection:
         def begin(group: asyncio.TaskGroup) -> list[Part]:
             rooms, self._group = self._rooms, group
             self._watches = Watches(group, self._outbox, rooms.logs, rooms.presence)
-            return [self._read(), self._pass_on(feed), self._tell(glance), self._grow_old()]
+            self._samples = Samples(group, self._page, rooms.chronicle, rooms.audit)
+            parts: list[Part] = [self._read(), self._grow_old()]
+            if self._page.principal.may_chat:
+                parts += [self._pass_on(feed), self._tell(glance)]
+            return parts
 
         await self._page.run(begin, self._come_to_rest)
 
@@ -221,6 +241,19 @@ class Connection:
 
     async def _obey(self, frame: InwardFrame) -> None:
         match frame:
+            case Hello():
+                raise InvalidRequest("A hello comes first, and once.", code="unexpected_hello")
+            case FiguresWatch():
+                await self._samples.watch(frame.request_id)
+            case FiguresUnwatch():
+                self._samples.unwatch()
+                await self._outbox.put(FiguresUnwatched(request_id=frame.request_id))
+            case _:
+                chatting(self._page.principal)
+                await self._chat(frame)
+
+    async def _chat(self, frame: ChatFrame) -> None:
+        match frame:
             case Subscribe():
                 await self._subscribe(frame)
             case Unsubscribe():
@@ -241,8 +274,6 @@ class Connection:
                 self._rooms.typist.hear(unsent_turn(frame))
             case frames.Presence():
                 self._see(frame)
-            case Hello():
-                raise InvalidRequest("A hello comes first, and once.", code="unexpected_hello")
             case _:
                 assert_never(frame)
 

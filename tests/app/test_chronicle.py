@@ -10,7 +10,8 @@ import httpx
 import msgspec
 import pytest
 
-from app.chat.chronicle import LADDER, SAMPLE_S, Chronicle, Figures, figures
+from app.chat.chronicle import LADDER, SAMPLE_S, Chronicle, figures
+from app.events import Figures
 from app.people.audit import Audit
 from engine.api import Stats
 from tests.kit.desk import Desk

@@ -2,19 +2,33 @@
 
 import asyncio
 import contextlib
+import typing
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from litestar.routes import WebSocketRoute
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from app.asgi import compose, create_app, uvicorn_config
+from app.db.types import AccountRole
+from app.events import Figures
+from app.frames import (
+    PROTOCOL,
+    ErrorFrame,
+    FiguresUnwatch,
+    FiguresUnwatched,
+    FiguresWatched,
+    InwardFrame,
+    OutwardFrame,
+)
 from app.routes.gate import Gate, Hosts
 from app.settings import Settings
 from tests.kit.echo import EchoEngine
 from tests.kit.serving import Serving
+from tests.kit.staff import on_the_page, somebody
 from tests.kit.tab import PASSWORD, Person, Place, person
 
 PUBLIC = {
@@ -55,6 +69,9 @@ OF_ONES_OWN = {
 }
 """What an auditor reaches too."""
 
+
+SPOKEN = {"hello", "figures.watch", "figures.unwatch"}
+"""What an auditor may say on the browser's socket."""
 
 FIGURES = {
     "cache",
@@ -127,6 +144,42 @@ def test_what_an_auditor_sees_of_others_is_figures_and_only_to_be_read(tmp_path)
     }
 
     assert found == {("GET", f"/api/admin/{noun}") for noun in FIGURES}
+
+
+async def test_what_an_auditor_says_and_hears_on_the_socket_is_figures_and_nothing_else(
+    house: Serving,
+):
+    """Nor of the conversations that they had before."""
+    heard: dict[str, list[OutwardFrame]] = {}
+    async with somebody(house) as who:
+        turn = {"client_message_id": "m", "parent_id": None, "text": "Hello"}
+        path = f"/api/conversations/{await who.conversation()}/turns"
+        (await who.client.post(path, json=turn)).raise_for_status()
+        await on_the_page(house, who, AccountRole.AUDITOR)
+        async with who.tab() as tab:
+            for kind in typing.get_args(InwardFrame):
+                name = kind.__struct_config__.tag
+                await tab.socket.send(msgspec.json.encode(a_frame(kind)).decode())
+                await tab.send(FiguresUnwatch(request_id=f"behind {name}"))
+                heard[name] = []
+                while getattr(frame := await tab.receive(), "request_id", "") != f"behind {name}":
+                    heard[name].append(frame)
+
+    refused = {
+        name
+        for name, frames in heard.items()
+        if [one.error.code for one in frames if isinstance(one, ErrorFrame)] == ["forbidden"]
+    }
+    assert heard.keys() - refused == SPOKEN
+    told = {type(frame) for frames in heard.values() for frame in frames}
+    assert told <= {ErrorFrame, Figures, FiguresWatched, FiguresUnwatched}
+
+
+def a_frame(kind: type[msgspec.Struct]) -> dict[str, object]:
+    """One that can be read, and names what is not there."""
+    known = {"protocol": PROTOCOL, "state": "open"}
+    fields = [field.name for field in msgspec.structs.fields(kind) if field.required]
+    return {"type": kind.__struct_config__.tag} | {name: known.get(name, "x") for name in fields}
 
 
 def check_name(guard: Any) -> str:

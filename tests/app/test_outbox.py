@@ -104,6 +104,22 @@ async def test_a_snapshot_is_made_when_it_is_taken():
     assert await offering is False
 
 
+async def test_of_what_is_renewed_the_newest_waits_where_the_first_stood_and_needs_no_room():
+    outbox: Outbox[str] = Outbox(limit=1)
+    await outbox.put("a")
+    await outbox.renew("figures", "1")
+    waiting = asyncio.create_task(outbox.put("b"))
+    await settle()
+
+    await outbox.renew("figures", "2")
+    await outbox.renew("figures", "3")
+
+    assert [await outbox.take() for _ in range(3)] == ["a", "3", "b"]
+    await waiting
+    await outbox.renew("figures", "4")
+    assert await outbox.take() == "4"
+
+
 class Desk:
     """Watches on a small outbox, as a socket holds them."""
 

@@ -6,6 +6,8 @@ import httpx
 import pytest
 
 from app.db.types import AccountRole, KeyScope
+from app.frames import ErrorFrame, LeafChoose, Subscribe, TurnCreate
+from app.ids import new_conversation_id, new_message_id
 from tests.kit.peers import Log, engine_of
 from tests.kit.server import Server
 from tests.kit.serving import Serving
@@ -90,6 +92,7 @@ async def test_what_is_for_administrators_is_for_nobody_else(house: Serving):
 
 
 async def test_an_auditor_does_not_chat_by_any_door(house: Serving):
+    frames: list[ErrorFrame] = []
     async with somebody(house, AccountRole.AUDITOR) as auditor:
         answers = [
             await auditor.client.request(method, path, json=body) for method, path, body in CHAT
@@ -99,11 +102,27 @@ async def test_an_auditor_does_not_chat_by_any_door(house: Serving):
             await auditor.ask("POST", "/v1/responses", json={"input": "Hi"}),
             await auditor.ask("GET", "/v1/responses/resp_0"),
         ]
-        handshakes = [await refusal(auditor.socket()), await refusal(auditor.program())]
+        handshake = await refusal(auditor.program())
+        async with auditor.tab() as tab:
+            conversation_id, message_id = new_conversation_id(), new_message_id()
+            for frame in (
+                Subscribe(request_id="r", conversation_id=conversation_id),
+                LeafChoose(request_id="r", conversation_id=conversation_id, message_id=message_id),
+                TurnCreate(
+                    request_id="r",
+                    conversation_id=conversation_id,
+                    client_message_id="m",
+                    parent_id=None,
+                    text="Hi",
+                ),
+            ):
+                await tab.send(frame)
+                frames.append(await tab.expect(ErrorFrame))
         own = [await auditor.client.get(path) for path in ("/api/logins", "/api/keys")]
 
     assert {answer.status_code for answer in answers} == {403}
-    assert handshakes == [403, 403]
+    assert handshake == 403
+    assert [(one.request_id, one.error.code) for one in frames] == [("r", "forbidden")] * 3
     assert {answer.status_code for answer in own} == {200}
     assert auditor.user_id not in {str(job.owner_id) for job in engine_of(house).jobs}
 

@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from app.chat.calls import Call, Written, spelled
-from app.events import ResponseEnded, TextDelta
+from app.events import Figures, ResponseEnded, TextDelta
 from app.frames import (
     PROTOCOL,
     CancelAccepted,
@@ -20,6 +20,9 @@ from app.frames import (
     Cursor,
     Draft,
     ErrorFrame,
+    FiguresUnwatch,
+    FiguresUnwatched,
+    FiguresWatch,
     Hello,
     Inward,
     LeafChoose,
@@ -43,6 +46,7 @@ from tests.kit.peers import dialect_socket, engine_of, open_engine, somebody_at
 from tests.kit.schemas import Frames
 from tests.kit.server import ROOT
 from tests.kit.serving import Serving, serving
+from tests.kit.staff import boss
 from tests.kit.tab import Tab
 
 
@@ -85,7 +89,7 @@ class Noted(Tab):
 async def test_every_frame_of_a_real_socket_is_valid_by_the_published_schema(
     house: Serving, echo: EchoEngine, published: Frames
 ):
-    async with somebody_at(house) as somebody, somebody.socket(max_queue=None) as socket:
+    async with boss(house) as somebody, somebody.socket(max_queue=None) as socket:
         tab = Noted(socket)
         await tab.send(Hello(protocol=PROTOCOL))
         tab.epoch = (await tab.expect(Welcome)).epoch
@@ -145,6 +149,10 @@ async def test_every_frame_of_a_real_socket_is_valid_by_the_published_schema(
         branch = f"/api/conversations/{conversation_id}/messages/{seen_id}"
         (await somebody.client.delete(branch)).raise_for_status()
         await tab.expect(MessagesDeleted)
+        await tab.send(FiguresWatch(request_id="f"))
+        await tab.expect(Figures)
+        await tab.send(FiguresUnwatch(request_id="g"))
+        await tab.expect(FiguresUnwatched)
         await tab.send(Unsubscribe(request_id="u", conversation_id=conversation_id))
         await tab.expect(Unsubscribed)
         await tab.send(Hello(protocol=PROTOCOL))

@@ -15,7 +15,8 @@ from app.db.base import Database
 from app.db.models import Conversation
 from app.db.types import AccountRole
 from app.events import TextDelta
-from app.ids import ConversationId, UserId
+from app.frames import ErrorFrame, Unsubscribe
+from app.ids import ConversationId, UserId, new_conversation_id
 from app.people.accounts import Accounts
 from engine.api import Forget, OwnerId, Subject, SubjectKind
 from tests.kit.peers import create, engine_of, until
@@ -61,14 +62,17 @@ async def test_who_is_moved_to_auditing_is_cut_off_within_a_second(house: Servin
         path = f"/api/users/{who.user_id}"
         changed = await done(await admin.client.patch(path, json={"role": "auditor"}))
         codes = [await closes(tab.socket), await closes(program)]
-        back = [await refusal(who.socket()), await refusal(who.program())]
+        back = await refusal(who.program())
+        async with who.tab() as other:
+            await other.send(Unsubscribe(request_id="r", conversation_id=new_conversation_id()))
+            refused = await other.expect(ErrorFrame)
         await done(await admin.client.patch(path, json={"role": "member"}))
         async with who.tab(), who.program():
             pass
 
     assert changed["role"] == "auditor"
     assert codes == [SIGNED_OUT, SIGNED_OUT]
-    assert back == [403, 403]
+    assert (back, refused.error.code) == (403, "forbidden")
 
 
 @pytest.mark.row("live revocation", "CVE-2026-44553")

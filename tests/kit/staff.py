@@ -11,8 +11,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from app.db.base import Database
 from app.db.types import AccountRole, KeyScope
 from app.ids import UserId
+from app.people.accounts import Accounts
 from app.people.keys import NewKey
 from tests.kit.serving import Serving
 from tests.kit.tab import PASSWORD, Person, browser
@@ -63,6 +65,18 @@ async def somebody(
 
 def boss(house: Serving) -> contextlib.AbstractAsyncContextManager[Somebody]:
     return somebody(house, AccountRole.ADMIN)
+
+
+async def on_the_page(house: Serving, who: Somebody, role: AccountRole) -> None:
+    """An administrator moves somebody."""
+    async with boss(house) as admin:
+        await done(await admin.client.patch(f"/api/users/{who.user_id}", json={"role": role}))
+
+
+async def beside_the_server(house: Serving, who: Somebody, role: AccountRole) -> None:
+    """A command does."""
+    async with contextlib.aclosing(Database(house.database_url)) as db:
+        await Accounts(db).set_role(who.user_id, role)
 
 
 async def done(answer: httpx.Response) -> Any:

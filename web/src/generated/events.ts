@@ -1,5 +1,15 @@
 // Generated from app/frames.py by `npm run generate`; never edited by hand.
 
+export interface BlockCounts {
+  in_use: number;
+  copying: number;
+  pinned: number;
+  cached: number;
+  free: number;
+}
+
+export type CacheChange = "damaged" | "degraded" | "evicted" | "failed" | "forgotten" | "leased" | "let_go" | "parked" | "published" | "restored" | "spilled";
+
 export type CacheState = "cold" | "parked" | "warm";
 
 export interface CachedBySource {
@@ -8,6 +18,8 @@ export interface CachedBySource {
   document: number;
   session: number;
 }
+
+export type CachedShare = "0" | "<0.5" | "<0.9" | "<1";
 
 export interface CancelAccepted {
   type: "response.cancel.accepted";
@@ -61,6 +73,13 @@ export interface Draft {
   document_ids?: readonly (string)[];
 }
 
+export interface DraftTokens {
+  computed: number;
+  used: number;
+  wasted: number;
+  waiting: number;
+}
+
 export interface ErrorFrame {
   type: "error";
   request_id: string | null;
@@ -75,9 +94,65 @@ export interface Event {
   event: ResponseCreated | ResponseInProgress | ItemAdded | PartAdded | TextDelta | TextDone | PartDone | ItemDone | ResponseEnded;
 }
 
+export type EvictionReason = "forgotten" | "pressure" | "quota";
+
+export interface Figures {
+  type: "figures";
+  at: number;
+  boot_id: string;
+  blocks: BlockCounts;
+  tiers: readonly (TierCounts)[];
+  prompt_tokens: number;
+  cached_tokens: number;
+  restored_tokens: number;
+  computed_tokens: number;
+  output_tokens: number;
+  saved_s: number;
+  cached_by_source: CachedBySource;
+  first_turns: TurnTokens;
+  later_turns: TurnTokens;
+  misses: Readonly<Record<string, number>>;
+  evicted_tokens: Readonly<Record<string, number>>;
+  published_tokens: number;
+  regretted_tokens: number;
+  segments: Readonly<Record<string, number>>;
+  degradations: number;
+  drafts: DraftTokens;
+  preemptions: number;
+  running_jobs: number;
+  waiting_jobs: number;
+  first_token_s: Readonly<Record<string, Histogram>>;
+}
+
+export interface FiguresUnwatch {
+  type: "figures.unwatch";
+  request_id: string;
+}
+
+export interface FiguresUnwatched {
+  type: "figures.unwatched";
+  request_id: string;
+}
+
+export interface FiguresWatch {
+  type: "figures.watch";
+  request_id: string;
+}
+
+export interface FiguresWatched {
+  type: "figures.watched";
+  request_id: string;
+}
+
 export interface Hello {
   type: "hello";
   protocol: number;
+}
+
+export interface Histogram {
+  bounds: readonly (number)[];
+  counts: readonly (number)[];
+  sum: number;
 }
 
 export interface ItemAdded {
@@ -302,6 +377,15 @@ export interface TextDone {
   logprobs: readonly (TokenLogprobs)[];
 }
 
+export type Tier = "device" | "disk" | "host";
+
+export interface TierCounts {
+  tier: Tier;
+  segments: number;
+  used_bytes: number;
+  limit_bytes: number;
+}
+
 export interface TokenLogprob {
   token_id: number;
   token: string;
@@ -357,6 +441,14 @@ export interface TurnRegenerate {
   leaf_id: string;
 }
 
+export interface TurnTokens {
+  turns: number;
+  prompt_tokens: number;
+  cached_tokens: number;
+  known_tokens: number;
+  found_tokens: number;
+}
+
 export interface Unsubscribe {
   type: "unsubscribe";
   request_id: string;
@@ -390,9 +482,9 @@ export interface Welcome {
   user_id: string;
 }
 
-export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | TurnEdit | TurnRegenerate | TurnContinue | LeafChoose | SummaryCreate | ResponseCancel | Presence | Draft;
+export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | TurnEdit | TurnRegenerate | TurnContinue | LeafChoose | SummaryCreate | ResponseCancel | Presence | Draft | FiguresWatch | FiguresUnwatch;
 
-export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | LeafChosen | SummaryCreated | MessageAdded | MessagesDeleted | Event | Snapshot | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged | ErrorFrame;
+export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | LeafChosen | SummaryCreated | FiguresWatched | Figures | FiguresUnwatched | MessageAdded | MessagesDeleted | Event | Snapshot | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged | ErrorFrame;
 
 export type StreamFrame = PageOpened | ResponseStarted | MessageAdded | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged;
 
