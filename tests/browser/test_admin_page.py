@@ -15,6 +15,7 @@ from tests.kit.tab import PASSWORD
 pytestmark = pytest.mark.browser
 
 TURN_MS = 60_000
+LIVE_STREAM = "/api/admin/figures/events"
 PAGES = [
     *("overview", "sessions", "prefixes", "misses"),
     *("usage", "people", "invitations", "groups", "keys"),
@@ -106,6 +107,31 @@ def test_the_figures_shown_are_the_servers_counters_and_follow_them(page: Page, 
     assert now["cached_tokens"] > stats["cached_tokens"]
     expect(saved).to_have_text(f"{now['cached_tokens']:,}", timeout=TURN_MS)
     expect(free).to_have_text(f"{now['blocks']['free']:,}", timeout=TURN_MS)
+
+
+def test_figures_come_live_by_the_socket_and_over_a_stream_where_websockets_are_blocked(
+    context: BrowserContext, server: Server
+):
+    streams: list[str] = []
+    context.on("request", lambda one: streams.append(one.url) if LIVE_STREAM in one.url else None)
+    with contextlib.closing(context.new_page()) as page:
+        with page.expect_websocket() as opened:
+            page.goto(f"{server.url}/admin")
+        opened.value.wait_for_event("framereceived", lambda frame: '"type":"figures"' in str(frame))
+    before = list(streams)
+
+    with contextlib.closing(context.new_page()) as page:
+        page.route_web_socket("**/ws", lambda socket: socket.close())
+        with page.expect_response(f"**{LIVE_STREAM}"):
+            page.goto(f"{server.url}/admin")
+        talk(server, "What do gulls eat?", "And what do crabs?")
+        now = asked(page, "/api/status")["stats"]
+        saved = figure(page, "What the cache saved", "Tokens from cache")
+        expect(saved).to_have_text(f"{now['cached_tokens']:,}", timeout=TURN_MS)
+        expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+
+    assert before == []
+    assert streams
 
 
 def test_the_last_turns_of_a_reason_are_a_click_away(page: Page):

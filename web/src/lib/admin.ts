@@ -5,7 +5,6 @@ import type {
   AccountView,
   AuditPage,
   CacheShares,
-  Figures,
   FiguresOverTime,
   GroupView,
   InvitationView,
@@ -95,11 +94,3 @@ export const admin = {
   liftQuota: (of: "users" | "groups", id: string, kind: QuotaKind) =>
     call<null>("DELETE", `/api/${of}/${within(id)}/quotas/${kind}`),
 };
-
-/** Samples as they come, until it is called off. `lost`: nothing comes just now; it tries again. */
-export function watchFigures(hear: (sample: Figures) => void, lost: () => void): () => void {
-  const source = new EventSource("/api/admin/figures/events");
-  source.onmessage = (message: MessageEvent<string>) => hear(JSON.parse(message.data) as Figures);
-  source.onerror = () => lost();
-  return () => source.close();
-}

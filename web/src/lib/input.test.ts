@@ -2,8 +2,8 @@ import { beforeEach, describe, expect, it, vi } from "vitest";
 
 import { csrfToken } from "./api";
 import { Drafts, SOON_MS } from "./drafts";
-import { backOffMs } from "./link";
 import { sends, startsNew, stops } from "./shortcuts";
+import { backOffMs } from "./socket";
 import { splitter } from "./stream";
 
 const key = (init: KeyboardEventInit): KeyboardEvent => new KeyboardEvent("keydown", init);

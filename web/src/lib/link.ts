@@ -23,6 +23,7 @@ import {
 } from "../generated/events";
 import { ApiError, api } from "./api";
 import { Questions } from "./questions";
+import { backOffMs, REFUSALS, socketUrl, TRY_AGAIN_MS } from "./socket";
 import { Stream } from "./stream";
 import { strings } from "../strings/chat";
 
@@ -64,15 +65,8 @@ export interface Listener {
 
 const SIGNED_OUT = 4401;
 const RESTARTING = 1012;
-const REFUSALS = 2;
 const PATIENT_ATTEMPTS = 12;
-const TRY_AGAIN_MS = 60_000;
 const LOST = () => new ApiError("unreached", strings.lost);
-
-/** Before attempt `n` (0, 1, 2 ...): doubling up to 10 s, and spread so that not all come at once. */
-export function backOffMs(attempt: number, random: number): number {
-  return Math.min(10_000, 500 * 2 ** attempt) * (0.5 + random / 2);
-}
 
 export class Link {
   #socket: WebSocket | null = null;
@@ -86,11 +80,9 @@ export class Link {
   readonly #questions = new Questions();
   #waitingForUp: (() => void)[] = [];
   readonly #listener: Listener;
-  readonly #url: string;
 
-  constructor(listener: Listener, url: string) {
+  constructor(listener: Listener) {
     this.#listener = listener;
-    this.#url = url;
     addEventListener("online", this.#hurry);
     document.addEventListener("visibilitychange", this.#hurry);
     document.addEventListener("visibilitychange", this.#tellIfSeen);
@@ -174,7 +166,7 @@ export class Link {
   #connect(): void {
     clearTimeout(this.#timer);
     if (this.#closed || this.#socket) return;
-    const socket = new WebSocket(this.#url);
+    const socket = new WebSocket(socketUrl());
     let welcomed = false;
     this.#socket = socket;
     socket.onopen = () => socket.send(JSON.stringify({ type: "hello", protocol: PROTOCOL }));

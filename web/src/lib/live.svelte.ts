@@ -1,7 +1,8 @@
 // Figures as they are and were: the past once, then each sample as it comes.
 
-import { admin, type Figures, watchFigures } from "./admin";
+import { admin, type Figures } from "./admin";
 import { ApiError, api } from "./api";
+import { Samples } from "./samples";
 import { appended } from "./series";
 
 /** What is looked back on, and into how long stretches charts cut it; in seconds. */
@@ -37,10 +38,11 @@ export class Live {
   /** Until the function that it gives is called. */
   open(): () => void {
     void this.#read();
-    return watchFigures(
-      (sample) => this.#hear(sample),
-      () => this.#lose(),
-    );
+    const samples = new Samples({
+      hear: (sample) => this.#hear(sample),
+      lost: () => this.#lose(),
+    });
+    return () => samples.close();
   }
 
   look(name: RangeName): void {

@@ -1,0 +1,147 @@
+// Figures as they come: by a socket, where they are asked for anew at every connection, or by the event
+// stream where the upgrade is refused.
+//
+// connecting -> told -> lost -> connecting ...
+//            -> told by the stream    after two refused upgrades of a server that answers; the socket is
+//                                     tried again each minute, and its first sample ends the stream
+//            -> over                  this account sees no figures any more
+
+import type { Figures } from "../generated/admin";
+import { type FiguresWatch, type Hello, type OutwardFrame, PROTOCOL } from "../generated/events";
+import { api } from "./api";
+import { backOffMs, REFUSALS, socketUrl, TRY_AGAIN_MS } from "./socket";
+
+export interface Hearer {
+  hear(sample: Figures): void;
+  /** Nothing comes just now; it is tried again. */
+  lost(): void;
+}
+
+const WATCH: FiguresWatch = { type: "figures.watch", request_id: "figures" };
+const STREAM = "/api/admin/figures/events";
+
+export class Samples {
+  #socket: WebSocket | null = null;
+  #stream: EventSource | null = null;
+  #isClosed = false;
+  #attempt = 0;
+  #refused = 0;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  readonly #hearer: Hearer;
+
+  constructor(hearer: Hearer) {
+    this.#hearer = hearer;
+    addEventListener("online", this.#hurry);
+    document.addEventListener("visibilitychange", this.#hurry);
+    this.#connect();
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    removeEventListener("online", this.#hurry);
+    document.removeEventListener("visibilitychange", this.#hurry);
+    this.#endStream();
+    this.#socket?.close();
+  }
+
+  // ---------------------------------------------------------------- the socket
+
+  #connect(): void {
+    if (this.#isClosed || this.#socket) return;
+    clearTimeout(this.#timer);
+    const socket = new WebSocket(socketUrl());
+    let isWelcome = false;
+    this.#socket = socket;
+    socket.onopen = () => this.#say({ type: "hello", protocol: PROTOCOL });
+    socket.onmessage = ({ data }) => {
+      const frame = JSON.parse(String(data)) as OutwardFrame;
+      isWelcome ||= frame.type === "welcome";
+      if (!this.#isClosed) this.#heard(frame);
+    };
+    socket.onclose = () => {
+      this.#socket = null;
+      if (!this.#isClosed) void this.#ended(isWelcome);
+    };
+  }
+
+  #say(frame: Hello | FiguresWatch): void {
+    this.#socket?.send(JSON.stringify(frame));
+  }
+
+  #heard(frame: OutwardFrame): void {
+    if (frame.type === "welcome") {
+      this.#refused = 0;
+      this.#say(WATCH);
+    } else if (frame.type === "figures") {
+      this.#endStream();
+      this.#told(frame);
+    } else if (frame.type === "error" && frame.request_id === WATCH.request_id) {
+      this.#lost();
+      if (frame.error.code === "forbidden") this.close();
+      else this.#later(() => this.#say(WATCH));
+    }
+  }
+
+  async #ended(wasWelcome: boolean): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#lost();
+    if (!wasWelcome) await this.#probe();
+    this.#later(() => this.#connect());
+  }
+
+  // A browser does not tell why an upgrade failed: ask by plain HTTP who is at fault.
+  async #probe(): Promise<void> {
+    try {
+      await api.account();
+    } catch {
+      return;
+    }
+    this.#refused += 1;
+    if (this.#refused >= REFUSALS) this.#fallBack();
+  }
+
+  // ---------------------------------------------------------------- the stream
+
+  #fallBack(): void {
+    if (this.#stream || this.#isClosed) return;
+    const stream = new EventSource(STREAM);
+    this.#stream = stream;
+    stream.onmessage = ({ data }: MessageEvent<string>) => this.#told(JSON.parse(data) as Figures);
+    stream.onerror = () => {
+      this.#hearer.lost();
+      // The browser opens it again by itself, but for one that was refused.
+      if (stream.readyState !== EventSource.CLOSED) return;
+      this.#endStream();
+      this.#later(() => this.#connect());
+    };
+  }
+
+  #endStream(): void {
+    this.#stream?.close();
+    this.#stream = null;
+  }
+
+  // ---------------------------------------------------------------- both
+
+  #told(sample: Figures): void {
+    this.#attempt = 0;
+    this.#hearer.hear(sample);
+  }
+
+  #lost(): void {
+    if (!this.#stream) this.#hearer.lost();
+  }
+
+  #later(act: () => void): void {
+    clearTimeout(this.#timer);
+    if (this.#isClosed) return;
+    const wait = this.#stream ? TRY_AGAIN_MS : backOffMs(this.#attempt, Math.random());
+    this.#attempt += 1;
+    this.#timer = setTimeout(act, wait);
+  }
+
+  readonly #hurry = (): void => {
+    if (!document.hidden && !this.#stream) this.#connect();
+  };
+}
