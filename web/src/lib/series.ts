@@ -66,6 +66,12 @@ export function appended(
   return [...kept.filter((one) => one.at >= sample.at - sinceS), sample];
 }
 
+/** The least of 1, 2 and 5 times a power of ten that is not below. */
+export function roundAbove(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * ([1, 2, 5].find((one) => one * power >= value) ?? 10);
+}
+
 /** Each series on top of those before it, as lines for a chart. */
 export function stacked(series: readonly (readonly number[])[]): number[][] {
   const heights: number[] = [];

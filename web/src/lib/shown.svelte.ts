@@ -1,5 +1,7 @@
 // What a section shows of the server: asked for, perhaps again, with what went wrong.
 
+import { untrack } from "svelte";
+
 import type { Page } from "./api";
 import { ApiError } from "./api";
 
@@ -65,9 +67,12 @@ export class Listed<T> {
   }
 }
 
-/** Calls it now and then every so many seconds, while the page is looked at. */
+/**
+ * Calls it now and then every so many seconds, while the page is looked at. An effect that does this
+ * does not follow what is read in it: what it loads would call it again at once.
+ */
 export function every(seconds: number, act: () => unknown): () => void {
-  act();
+  untrack(act);
   const timer = setInterval(() => {
     if (document.visibilityState === "visible") act();
   }, seconds * 1000);

@@ -60,7 +60,9 @@ const de: typeof en = {
     title: "Der Blockvorrat",
     lead: "Jeder Block ist in genau einem Zustand, darum füllen die Farben immer den ganzen Vorrat. Wenig Freies schadet nicht, solange viel im Cache liegt: Das weicht, wenn Platz gebraucht wird.",
     sum: (sum: string, size: string) => `${sum} Blöcke, ${size}`,
-    total: "Insgesamt",
+    cells: (isSingle: boolean, blocks: string) =>
+      `Der Vorrat, wie er jetzt ist, eine Zelle = ${isSingle ? "1 Block" : `${blocks} Blöcke`}: zuerst, was gehalten wird, dann, was im Cache liegt und weicht, wenn Platz gebraucht wird, zuletzt, was frei ist.`,
+    cellsTold: (states: string) => `Zellen nach Zustand: ${states}`,
   },
   states: {
     in_use: "In Gebrauch",
@@ -166,6 +168,7 @@ const de: typeof en = {
     turn: (added: string, cached: string) => `${added} neu, ${cached} gecacht`,
     firstToken: (time: string) => `erstes Token ${time}`,
     expires: (kept: string, left: string) => `${kept}, noch ${left}`,
+    everybody: "Alle",
     running: "schreibt",
     warm: "Wärmen",
     park: "Parken",

@@ -61,7 +61,9 @@ export default {
     title: "The block pool",
     lead: "Every block is in one state, so the colours always fill the pool. Little free is fine while much is cached: cached blocks give way when room is needed.",
     sum: (sum: string, size: string) => `${sum} blocks, ${size}`,
-    total: "In all",
+    cells: (isSingle: boolean, blocks: string) =>
+      `The pool as it is now, one cell = ${isSingle ? "1 block" : `${blocks} blocks`}: first what is held, then what is cached and gives way when room is needed, last what is free.`,
+    cellsTold: (states: string) => `Cells by state: ${states}`,
   },
   states: {
     in_use: "In use",
@@ -167,6 +169,7 @@ export default {
     turn: (added: string, cached: string) => `${added} new, ${cached} cached`,
     firstToken: (time: string) => `first token ${time}`,
     expires: (kept: string, left: string) => `${kept}, for ${left}`,
+    everybody: "Everybody",
     running: "writing",
     warm: "Warm",
     park: "Park",
