@@ -97,10 +97,49 @@ function placed(
   });
 }
 
-/** What is drawn at a place, if anything is. */
-export const boxAt = (drawing: Drawing, token: number, row: number): Box | null =>
-  drawing.boxes.find(
-    (box) => box.start <= token && token < box.end && box.top <= row && row < box.bottom,
+/** A box as it is seen, in pixels. */
+export interface Shape {
+  readonly box: Box;
+  readonly left: number;
+  readonly top: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+/**
+ * What is seen of a drawing at a size in pixels, nothing of it smaller than one. Where boxes are, the
+ * first takes the pixels: of a parent's parts that is the one with most behind it. Others are seen
+ * where they go further. So there are never more shapes than pixels, however large the tree is.
+ */
+export function visible(drawing: Drawing, width: number, height: number): Shape[] {
+  const across = width / Math.max(1, drawing.tokens);
+  const down = height / Math.max(1, drawing.rows);
+  // Up to where rows of pixels are taken by flat boxes, and rows of the drawing by narrow ones.
+  const [flat, narrow] = [new Map<number, number>(), new Map<number, number>()];
+  const shapes: Shape[] = [];
+  for (const box of drawing.boxes) {
+    const [start, end] = [box.start * across, box.end * across];
+    const [top, bottom] = [box.top * down, box.bottom * down];
+    const isFlat = bottom - top < 1;
+    if (end - start >= 1 && !isFlat) {
+      shapes.push({ box, left: start, top, width: end - start, height: bottom - top });
+      continue;
+    }
+    const [taken, row] = isFlat ? [flat, Math.floor(top)] : [narrow, box.top];
+    const left = Math.max(Math.floor(start), taken.get(row) ?? 0);
+    const right = Math.ceil(end);
+    if (left >= right) continue;
+    taken.set(row, right);
+    const [from, high] = isFlat ? [row, 1] : [top, bottom - top];
+    shapes.push({ box, left, top: from, width: right - left, height: high });
+  }
+  return shapes;
+}
+
+/** What is seen at a place, if anything is. */
+export const shapeAt = (shapes: readonly Shape[], x: number, y: number): Shape | null =>
+  shapes.find(
+    ({ left, top, width, height }) => left <= x && x < left + width && top <= y && y < top + height,
   ) ?? null;
 
 /** A node and all above it, from the trunk on. */
