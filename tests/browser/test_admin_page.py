@@ -1,15 +1,19 @@
 """The administrators' page in a real Chromium: its figures are the server's, and it acts on what it shows."""
 
 import contextlib
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, expect
 
-from tests.browser.test_chat import SCHEMES, axe_faults
-from tests.kit.server import ROOT, Server, start_server
+from tests.browser.test_chat import SCHEMES, axe_faults, send, wait_for_end
+from tests.kit.bigtree import DOCUMENTS, show
+from tests.kit.server import ROOT, Server, signed_in, start_server
 from tests.kit.tab import PASSWORD
 
 pytestmark = pytest.mark.browser
@@ -21,28 +25,81 @@ PAGES = [
     *("usage", "people", "invitations", "groups", "keys"),
     *("audit", "health", "settings"),
 ]
+STATES = ("In use", "Copying", "Pinned", "Cached", "Free")
+REASONS = {
+    "first_turn": "First turn",
+    "new_branch": "New branch",
+    "instructions_changed": "Instructions changed",
+    "input_changed": "Input changed",
+    "evicted_idle": "Let go while idle",
+    "evicted_pressure": "Let go for room",
+    "below_granularity": "Too short to keep",
+}
+PINNED = ("kept", "live", "shared", "running")
+NILS = "nils@example.org"
+TYPED = "What do whales eat all day in the wide and open sea?"
+SENT = "Answer with yes or no: do whales sleep while they swim?"
+COUNT_DRAWINGS = """() => {
+  window.drawings = [];
+  const { scale, fillRect } = CanvasRenderingContext2D.prototype;
+  const isTree = (canvas) => canvas.parentElement?.ariaLabel === "The prefix tree";
+  CanvasRenderingContext2D.prototype.scale = function (...by) {
+    if (isTree(this.canvas)) drawings.push(0);
+    scale.apply(this, by);
+  };
+  CanvasRenderingContext2D.prototype.fillRect = function (...place) {
+    if (isTree(this.canvas)) drawings[drawings.length - 1] += 1;
+    fillRect.apply(this, place);
+  };
+}"""
+"""Rectangles of each drawing of the tree from now on."""
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     assert (ROOT / "app" / "page" / "admin.html").is_file(), "build the page first: make page"
-    with start_server(KEEPWARM_THREADS="1") as running:
+    # Little memory, so that a few turns fill it.
+    with start_server(KEEPWARM_THREADS="1", KEEPWARM_KV_MEMORY="48MiB") as running:
         talk(running, "Tell me about lighthouses.", "And about the sea?")
         yield running
 
 
-def talk(server: Server, *texts: str) -> None:
-    """A conversation of a program, a turn for each text."""
-    headers = {"authorization": f"Bearer {server.api_key}"}
+def talk(server: Server, *texts: str, key: str | None = None, **more: object) -> str:
+    """A conversation of a program, a turn for each text; the last response's id."""
+    headers = {"authorization": f"Bearer {key or server.api_key}"}
     with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
         model = client.get("/v1/models").json()["data"][0]["id"]
-        previous = None
         for text in texts:
-            asked = {"model": model, "input": text, "max_output_tokens": 4}
-            asked |= {"previous_response_id": previous} if previous else {}
+            asked = {"model": model, "input": text, "max_output_tokens": 4, **more}
             answer = client.post("/v1/responses", json=asked)
-            answer.raise_for_status()
-            previous = answer.json()["id"]
+            more["previous_response_id"] = answer.raise_for_status().json()["id"]
+    return str(more["previous_response_id"])
+
+
+@pytest.fixture(scope="module")
+def nils(server: Server) -> str:
+    """The id of somebody else, with three conversations: parked, kept warm, and left alone."""
+    account = {"email": NILS, "name": "Nils", "password": PASSWORD}
+    with signed_in(server) as admin:
+        invitation = {"note": "Nils", "role": "member", "group_ids": []}
+        token = admin.post("/api/invitations", json=invitation).raise_for_status().json()["token"]
+        with joined(server, account | {"token": token}) as client:
+            key = client.post("/api/keys", json={"name": "mine"}).raise_for_status().json()["key"]
+            for text in ("Is the sea deep? " * 9, "Who was Fresnel? " * 9, "What is fog?"):
+                talk(server, text, key=key)
+            user_id: str = client.get("/api/account").json()["id"]
+
+            def sessions() -> list[dict[str, Any]]:
+                answer = admin.get("/api/admin/sessions", params={"owner_id": user_id})
+                found: list[dict[str, Any]] = answer.json()["items"]
+                return found
+
+            parked, kept, _ = (row["session_id"] for row in sessions())
+            client.patch(f"/api/conversations/{kept}", json={"kept_warm": True}).raise_for_status()
+            admin.post(f"/api/admin/sessions/{user_id}/{parked}/park").raise_for_status()
+            while not any(row["disk_bytes"] for row in sessions()):
+                pass
+    return user_id
 
 
 @pytest.fixture(scope="module")
@@ -82,27 +139,43 @@ def asked(page: Page, path: str) -> Any:
     return page.evaluate("path => fetch(path).then(answer => answer.json())", path)
 
 
+def counted(page: Page) -> Any:
+    """The engine's counters, as they are now."""
+    return asked(page, "/api/status")["stats"]
+
+
 def figure(page: Page, panel: str, name: str) -> Locator:
     """A number of a panel: its name is beside it."""
     region = page.get_by_role("region", name=panel)
     return region.locator(f"dt:text-is('{name}') + dd, .name:text-is('{name}') + .value").first
 
 
+def in_legend(page: Page, panel: str, name: str) -> Locator:
+    """A number of those below a panel's chart."""
+    return page.get_by_role("region", name=panel).locator(f".name:text-is('{name}') + .value")
+
+
 def test_the_figures_shown_are_the_servers_counters_and_follow_them(page: Page, server: Server):
-    stats = asked(page, "/api/status")["stats"]
+    stats = counted(page)
     saved = figure(page, "What the cache saved", "Tokens from cache")
     free = figure(page, "The block pool", "Free")
 
     expect(saved).to_have_text(f"{stats['cached_tokens']:,}")
-    for name in ("In use", "Copying", "Pinned", "Cached", "Free"):
+    for name in STATES:
         state = name.lower().replace(" ", "_")
         expect(figure(page, "The block pool", name)).to_have_text(f"{stats['blocks'][state]:,}")
+    blocks = [stats["blocks"][name.lower().replace(" ", "_")] for name in STATES]
+    cells = page.get_by_role("img", name="Cells by state")
+    told = ", ".join(f"{name} {count}" for name, count in zip(STATES, blocks, strict=True))
+    expect(cells).to_have_attribute("aria-label", f"Cells by state: {told}")
+    squares = cells.locator("path").evaluate_all("all => all.map(one => one.outerHTML)")
+    assert [path.count("M") for path in squares] == blocks, "a cell is a block, for there are few"
     later = stats["later_turns"]
     found = figure(page, "Hits, first and later turns", "Later turns, of what was known")
     expect(found).to_have_text(percent(later["found_tokens"], later["known_tokens"]))
 
     talk(server, "What do fish eat?", "Say it again.")
-    now = asked(page, "/api/status")["stats"]
+    now = counted(page)
 
     assert now["cached_tokens"] > stats["cached_tokens"]
     expect(saved).to_have_text(f"{now['cached_tokens']:,}", timeout=TURN_MS)
@@ -134,6 +207,107 @@ def test_figures_come_live_by_the_socket_and_over_a_stream_where_websockets_are_
     assert streams
 
 
+def test_misses_are_counted_by_their_reasons(page: Page, server: Server):
+    panel = "Why turns computed more than their new part"
+    before = counted(page)["misses"]
+
+    first = talk(server, "Where do gulls sleep?", instructions="Talk like a keeper of the light.")
+    changed = {"previous_response_id": first, "instructions": "Talk like a gull."}
+    talk(server, "And where do they eat?", **changed)
+    misses = {reason: turns for reason, turns in counted(page)["misses"].items() if turns}
+
+    assert misses["first_turn"] > before["first_turn"]
+    assert misses["instructions_changed"] > before.get("instructions_changed", 0)
+    for reason, turns in misses.items():
+        shown = figure(page, panel, REASONS[reason])
+        expect(shown).to_have_text(f"{turns:,}", timeout=TURN_MS)
+    expect(page.get_by_role("region", name=panel).get_by_role("link")).to_have_count(len(misses))
+
+
+def test_drafts_are_counted_as_used_and_as_wasted(
+    context: BrowserContext, page: Page, server: Server
+):
+    panel = "Prepared while typing"
+    with contextlib.closing(context.new_page()) as chat:
+        chat.goto(server.url)
+        field = chat.get_by_label("Message", exact=True)
+        chat.get_by_role("switch", name="Prepare while I type").check()
+        field.fill(TYPED)
+        while not counted(page)["drafts"]["waiting"]:
+            pass
+        field.fill(SENT)
+        while not counted(page)["drafts"]["wasted"]:
+            pass
+        send(chat, SENT)
+        wait_for_end(chat)
+        drafts = counted(page)["drafts"]
+
+        assert min(drafts["used"], drafts["wasted"]) > 0
+        expect(figure(page, panel, "Computed ahead")).to_have_text(
+            short(drafts["computed"]), timeout=TURN_MS
+        )
+        expect(in_legend(page, panel, "Used")).to_have_text(short(drafts["used"]))
+        expect(in_legend(page, panel, "Wasted")).to_have_text(short(drafts["wasted"]))
+        expect(figure(page, panel, "Waiting")).to_have_text(short(drafts["waiting"]))
+        expect(figure(page, panel, "Used")).to_have_text(
+            percent(drafts["used"], drafts["used"] + drafts["wasted"])
+        )
+
+
+def test_the_shares_are_what_each_owners_sessions_come_to(page: Page, nils: str):
+    limit = size(page, asked(page, "/api/admin/shares")["owner_limit_bytes"])
+    region = page.get_by_role("region", name="Fair share")
+
+    for owner, rows in sessions_by_owner(page).items():
+        device, parked = (
+            sum(row["device_bytes"] for row in rows),
+            sum(max(row["host_bytes"], row["disk_bytes"]) for row in rows),
+        )
+        pinned = sum(row["device_bytes"] for row in rows if row["retention"] in PINNED)
+        # What others pin ends by itself, a while after their page is closed.
+        told = f"{size(page, pinned)} of {limit}" if owner == nils else re.compile(f" of {limit}")
+        shown = region.get_by_role("row").filter(has=page.locator(f"a[href='#sessions/{owner}']"))
+        expect(shown.locator(".number")).to_have_text(
+            [f"{len(rows)}", size(page, device), told, size(page, parked)]
+        )
+        assert owner != nils or min(pinned, parked) > 0
+
+
+def sessions_by_owner(page: Page) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in asked(page, "/api/admin/sessions?limit=500")["items"]:
+        found[row["owner_id"]].append(row)
+    return found
+
+
+def test_sessions_are_shown_of_one_owner_and_asked_for_now_and_then(
+    chromium: Browser, context: BrowserContext, server: Server, nils: str
+):
+    looks: list[str] = []
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    login = context.storage_state()
+    # A clock is one for all pages of a context.
+    with contextlib.closing(chromium.new_context(storage_state=login)) as still:
+        page = still.new_page()
+        page.on("request", lambda sent: looks.append(sent.url) if "sessions?" in sent.url else None)
+        page.clock.install(time=start)
+        page.goto(f"{server.url}/admin")
+        page.clock.pause_at(start + timedelta(hours=1))
+        page.get_by_role("region", name="Fair share").get_by_role("link", name=NILS).click()
+
+        owner, rows = page.get_by_label("Owner"), page.locator("tbody tr")
+        expect(owner).to_have_value(nils)
+        expect(rows.filter(has_text=NILS)).to_have_count(3)
+        expect(rows).to_have_count(3)
+        with page.expect_response(lambda answer: "sessions?" in answer.url):
+            page.clock.run_for(4000)
+        assert [f"owner_id={nils}" in url for url in looks] == [True, True]
+
+        owner.select_option("")
+        expect(rows).to_have_count(len(asked(page, "/api/admin/sessions?limit=100")["items"]))
+        assert page.url.endswith("#sessions")
+
+
 def test_the_last_turns_of_a_reason_are_a_click_away(page: Page):
     region = page.get_by_role("region", name="Why turns computed more than their new part")
     region.get_by_role("link", name="First turn").click()
@@ -147,7 +321,7 @@ def test_the_last_turns_of_a_reason_are_a_click_away(page: Page):
 def test_a_session_is_parked_and_it_is_evicted_once_that_is_confirmed(page: Page, server: Server):
     talk(server, "Tell me more about lighthouses, please. " * 30)
     page.get_by_role("link", name="Sessions").click()
-    row = page.locator("tbody tr").last
+    row = page.locator("tbody tr").filter(has_text=server.admin_email).last
     session_id = row.locator(".mono").get_attribute("title")
     mine = page.locator("tbody tr").filter(has=page.locator(f"[title='{session_id}']"))
 
@@ -182,6 +356,24 @@ def test_the_prefix_tree_is_drawn_and_every_branch_can_be_reached_with_the_keybo
     assert drawn > 0
 
 
+def test_of_a_prefix_tree_of_thousands_of_nodes_no_more_is_drawn_than_is_seen(page: Page):
+    page.evaluate(COUNT_DRAWINGS)
+    show(page, 5000)
+    tree = page.get_by_role("img", name="The prefix tree")
+    place = tree.bounding_box()
+    assert place is not None
+    moves = 40
+
+    for at in range(moves):
+        page.mouse.move(place["x"] + 0.9 * place["width"], place["y"] + 10 * at)
+    tree.click(position={"x": 0.3 * place["width"], "y": 10})
+    expect(page.locator(".path button")).to_have_count(3)
+
+    drawings = page.evaluate("drawings")
+    assert len(drawings) <= moves + 4
+    assert max(drawings) <= 1 + DOCUMENTS + 2 * place["height"]
+
+
 def test_somebody_is_invited_joins_a_group_gets_a_quota_and_is_shut_out(page: Page, server: Server):
     page.get_by_role("link", name="Groups").click()
     page.get_by_label("Name of the group").fill("Editors")
@@ -193,8 +385,9 @@ def test_somebody_is_invited_joins_a_group_gets_a_quota_and_is_shut_out(page: Pa
     page.get_by_label("Editors").check()
     page.get_by_role("button", name="Make a link").click()
     link = page.locator("code").inner_text()
-    joined = {"token": link.partition("#token=")[2], "email": "mara@example.org"}
-    accept(server, joined | {"name": "Mara", "password": PASSWORD})
+    mara = {"email": "mara@example.org", "name": "Mara", "password": PASSWORD}
+    with joined(server, mara | {"token": link.partition("#token=")[2]}):
+        pass
 
     page.get_by_role("link", name="People").click()
     row = page.get_by_role("row").filter(has_text="mara@example.org")
@@ -238,7 +431,8 @@ def test_an_auditor_sees_figures_and_finds_nothing_to_act_on(
     page.get_by_role("button", name="Make a link").click()
     token = page.locator("code").inner_text().partition("#token=")[2]
     account = {"token": token, "email": "otto@example.org", "name": "Otto", "password": PASSWORD}
-    accept(server, account)
+    with joined(server, account):
+        pass
 
     with contextlib.closing(chromium.new_context(locale="en-GB")) as context:
         page = context.new_page()
@@ -256,12 +450,15 @@ def test_an_auditor_sees_figures_and_finds_nothing_to_act_on(
         assert "Prefix tree" in sections
 
 
-def accept(server: Server, invitation: dict[str, str]) -> None:
-    """As a stranger's browser."""
+@contextlib.contextmanager
+def joined(server: Server, invitation: dict[str, str]) -> Iterator[httpx.Client]:
+    """As a stranger's browser, which is signed in by this."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
         client.get("/api/account")
         client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
         client.post("/api/setup", json=invitation).raise_for_status()
+        client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
+        yield client
 
 
 def test_the_page_speaks_german_where_that_is_wanted(chromium: Browser, server: Server):
@@ -275,6 +472,62 @@ def test_the_page_speaks_german_where_that_is_wanted(chromium: Browser, server: 
 def percent(part: int, whole: int) -> str:
     """As the page writes it: one place, where it is not a nought."""
     return f"{100 * part / whole:.1f}".removesuffix(".0") + "%"
+
+
+def short(value: int) -> str:
+    """As the page writes what may be long."""
+    return f"{value:,}" if value < 10_000 else f"{value / 1000:.1f}".removesuffix(".0") + "K"
+
+
+def size(page: Page, rest: float) -> str:
+    """As the page writes bytes: three digits."""
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if rest >= 1000:
+            rest, unit = rest / 1024, larger
+    digits = "rest => new Intl.NumberFormat('en', { maximumSignificantDigits: 3 }).format(rest)"
+    return f"{page.evaluate(digits, rest)} {unit}"
+
+
+def test_what_was_let_go_is_counted_by_its_reason_and_what_was_missed_of_it(
+    page: Page, server: Server
+):
+    panel = "Let go, and regretted"
+    said: list[str] = []
+    while not let_go(counted(page))["pressure"]:
+        assert len(said) < 20
+        said.append(f"{len(said)} ships came in. " * 40)
+        talk(server, said[-1], store=False)
+    for text in said:
+        talk(server, text, store=False)
+        if counted(page)["regretted_tokens"]:
+            break
+    newest = asked(page, "/api/admin/sessions?limit=500")["items"][-1]
+    with signed_in(server) as admin:
+        path = f"/api/admin/sessions/{newest['owner_id']}/{newest['session_id']}/evict"
+        admin.post(path).raise_for_status()
+
+    stats = counted(page)
+    gone, regretted = let_go(stats), stats["regretted_tokens"]
+    for_room = gone["pressure"] + gone["quota"]
+    assert min(gone["pressure"], gone["forgotten"], regretted) > 0
+    expect(in_legend(page, panel, "Deleted")).to_have_text(
+        short(gone["forgotten"]), timeout=TURN_MS
+    )
+    expect(in_legend(page, panel, "For room")).to_have_text(short(gone["pressure"]))
+    expect(in_legend(page, panel, "Over quota")).to_have_text(short(gone["quota"]))
+    expect(figure(page, panel, "Let go to make room")).to_have_text(short(for_room))
+    expect(figure(page, panel, "Regretted")).to_have_text(
+        f"{short(regretted)} · {percent(regretted, for_room)}"
+    )
+
+
+def let_go(stats: Any) -> Counter[str]:
+    """Tokens that left the pool, by the reason."""
+    tokens: Counter[str] = Counter()
+    for one in stats["evictions"]:
+        tokens[one["reason"]] += one["tokens"]
+    return tokens
 
 
 def test_the_page_can_be_used_by_everybody_on_every_screen(page: Page):
