@@ -215,11 +215,13 @@ async def test_what_goes_while_no_server_runs_leaves_nothing_on_the_disk():
     with start_server() as server:
         parked = server.folder / "data" / "parked"
         async with person(server) as ann, person(server) as ben:
-            for who in (ann, ben, ben):
+            for number, who in enumerate((ann, ben, ben)):
                 begun.append(await who.conversation())
                 async with who.tab() as tab:
                     await tab.subscribe(begun[-1])
-                    await tab.taste((await tab.say(begun[-1], LONG)).response.id)
+                    # What both of Ben's had in common would be parked for one of them alone.
+                    accepted = await tab.say(begun[-1], f"{number}. {LONG}")
+                    await tab.taste(accepted.response.id)
         server.stop()
         before = sessions(parked)
         of_ann, stays, gone = begun
