@@ -77,6 +77,7 @@ export class Link {
   #attempt = 0;
   #refused = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  #unheard: Draft | null = null;
   readonly #questions = new Questions();
   #waitingForUp: (() => void)[] = [];
   readonly #listener: Listener;
@@ -107,6 +108,7 @@ export class Link {
 
   /** Resolves with the answering frame. Rejects with `ApiError`; unreached ones may be repeated. */
   async ask(question: Question): Promise<OutwardFrame> {
+    if (question.type.startsWith("turn.")) this.#unheard = null;
     if (this.#status === "online")
       return this.#questions.ask(question, (frame) => this.#say(frame));
     if (!this.#stream) throw LOST();
@@ -115,10 +117,11 @@ export class Link {
     return answer;
   }
 
-  /** A hint, which nobody answers; where there is no connection it is not given. */
+  /** A hint, which nobody answers. Where there is no connection only the last draft waits for it. */
   tell(hint: Draft | Presence): void {
     if (this.#status === "online") this.#say(hint);
-    else this.#stream?.tell(hint);
+    else if (this.#stream) this.#stream.tell(hint);
+    else if (hint.type === "draft") this.#unheard = hint;
   }
 
   /** Like `ask`, but asks again after a lost connection: for what the server does only once. */
@@ -191,6 +194,13 @@ export class Link {
     this.#stream = null;
     this.#become("online");
     this.#resume();
+    this.#catchUp();
+  }
+
+  #catchUp(): void {
+    const draft = this.#unheard;
+    this.#unheard = null;
+    if (draft) this.tell(draft);
   }
 
   #resume(): void {
@@ -236,6 +246,7 @@ export class Link {
     );
     this.#become("stream");
     this.#resume();
+    this.#catchUp();
   }
 
   #streamLost(): void {
