@@ -493,12 +493,9 @@ def test_what_was_let_go_is_counted_by_its_reason_and_what_was_missed_of_it(
     page: Page, server: Server
 ):
     panel = "Let go, and regretted"
-    said: list[str] = []
-    while not let_go(counted(page))["pressure"]:
-        assert len(said) < 20
-        said.append(f"{len(said)} ships came in. " * 40)
-        talk(server, said[-1], store=False)
-    for text in said:
+    # More than the pool holds, said again and again: what is let go is not always the same.
+    said = [f"{number} ships came in. " * 40 for number in range(12)]
+    for text in said * 3:
         talk(server, text, store=False)
         if counted(page)["regretted_tokens"]:
             break
