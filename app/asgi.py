@@ -25,6 +25,7 @@ from app.db.sole import served_alone
 from app.errors import AppError
 from app.launch import engine_config
 from app.routes import problems, starting
+from app.routes.bodies import StrictRequest
 from app.routes.cut import Cut
 from app.routes.front import Front
 from app.routes.table import route_table
@@ -64,6 +65,7 @@ def compose(service: Service) -> Litestar:
     gate = service.gate
     app = Litestar(
         route_handlers=route_table(gate),
+        request_class=StrictRequest,
         dependencies=service.dependencies(),
         exception_handlers={Exception: problems.answer},
         lifespan=[service.running],

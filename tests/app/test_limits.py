@@ -48,6 +48,28 @@ async def test_the_longest_form_fits_however_it_is_escaped(house: Serving):
     assert answer.status_code == 401, "read, and found to hold no valid token"
 
 
+LOOSE: list[tuple[str, str, dict[str, Any], str]] = [
+    ("PATCH", "/api/conversations/{}", {"kept_warm": 0}, "kept_warm"),
+    ("PATCH", "/api/conversations/{}", {"archived": "true"}, "archived"),
+    ("PATCH", "/api/conversations/{}", {"title": 5}, "title"),
+    ("PATCH", "/api/personas/persona_1", {"archived": 0}, "archived"),
+    ("POST", "/api/keys", {"name": "one", "expires_in_s": "700"}, "expires_in_s"),
+    ("POST", "/api/conversations", {"document_ids": "one"}, "document_ids"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "field"), LOOSE)
+async def test_a_body_is_taken_at_its_word(
+    house: Serving, *, method: str, path: str, body: dict[str, Any], field: str
+):
+    async with somebody_at(house) as somebody:
+        conversation_id = await somebody.conversation()
+        answer = await somebody.client.request(method, path.format(conversation_id), json=body)
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert answer.json()["field"] == field
+
+
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["length told", "chunked"])
 async def test_a_body_of_the_page_has_a_limit(house: Serving, is_chunked: bool):
     body = sent(b" " * (LARGEST_BODY + 1), is_chunked=is_chunked)
