@@ -10,6 +10,7 @@ SQLite by default, PostgreSQL for more; what differs between them ends in this f
 import asyncio
 import contextlib
 import hashlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,13 +20,15 @@ from advanced_alchemy.config import AsyncSessionConfig, EngineConfig, SQLAlchemy
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.figures import DatabaseFigures
-from app.errors import Conflict
+from app.errors import Conflict, Unavailable
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,6 +45,12 @@ _AT_ONCE = 4
 """Threads that SQLite's plain functions run in: one of them writes, the others look."""
 _FOREIGN_KEY = {"23503", "SQLITE_CONSTRAINT_FOREIGNKEY"}
 """What each database calls a row without the one that it belongs to."""
+_OUT_OF_ORDER = (
+    *("08", "53", "57P"),
+    *("SQLITE_BUSY", "SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"),
+)
+"""How each begins to say that it has no connection, no room, or is about to stop."""
+RETRY_AFTER_S = 1.0
 _POSTGRES_LOOK = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 """What a SQLite transaction that only reads is by nature."""
 
@@ -102,7 +111,7 @@ class Database:
 
         Once committed it is on the disk. Keep it short, never nest it: on SQLite it holds the only
         writer's place from its start. Raises `Conflict` ("gone") where what a new row belongs to
-        was deleted meanwhile.
+        was deleted meanwhile, and `Unavailable` where the database is away, as all of these do.
         """
         async with self._write("FULL") as session:
             yield session
@@ -122,7 +131,10 @@ class Database:
             async with self._writer, self._sessions() as session:
                 with _translated():
                     async with session.begin():
-                        _ = await session.connection(execution_options={_SYNCHRONOUS: synchronous})
+                        with _reaching():
+                            _ = await session.connection(
+                                execution_options={_SYNCHRONOUS: synchronous}
+                            )
                         began()
                         yield session
 
@@ -131,9 +143,11 @@ class Database:
         """One consistent look, untouched by what others commit meanwhile. Nothing written stays."""
         with self.figures.timed("read") as began:
             async with self._sessions() as session:
-                _ = await session.connection(execution_options=self._looks)
-                began()
-                yield session
+                with _translated():
+                    with _reaching():
+                        _ = await session.connection(execution_options=self._looks)
+                    began()
+                    yield session
 
     # ------------------------------------------------------------ in one go
 
@@ -159,7 +173,8 @@ class Database:
         with self.figures.timed(kind) as began, _translated():
             if self._apart is None:
                 async with self._sessions() as session:
-                    _ = await session.connection(execution_options=dict(options))
+                    with _reaching():
+                        _ = await session.connection(execution_options=dict(options))
                     began()
                     done = await session.run_sync(work)
                     if kind == "write":
@@ -173,7 +188,7 @@ class Database:
         try:
             async with self.read():
                 return True
-        except (SQLAlchemyError, OSError):
+        except Unavailable:
             return False
 
     async def aclose(self) -> None:
@@ -200,7 +215,8 @@ class _Apart:
     ) -> T:
         def transact() -> T:
             with Session(self._engine, expire_on_commit=False) as session:
-                session.connection(execution_options=dict(options))
+                with _reaching():
+                    session.connection(execution_options=dict(options))
                 began()
                 done = work(session)
                 if commits:
@@ -224,14 +240,38 @@ class _Apart:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """A row that this one belongs to went between the look and the write: whose user was removed."""
+    """What a statement cannot help: a row that it belongs to is gone, or the database is."""
     try:
         yield
     except IntegrityError as error:
-        told = {getattr(error.orig, name, None) for name in ("sqlstate", "sqlite_errorname")}
-        if told & _FOREIGN_KEY:
+        if _told(error) in _FOREIGN_KEY:
             raise Conflict("What this belongs to was deleted meanwhile.", code="gone") from error
         raise
+    except DBAPIError as error:
+        if error.connection_invalidated or _told(error).startswith(_OUT_OF_ORDER):
+            raise _away(error) from error
+        raise
+
+
+@contextlib.contextmanager
+def _reaching() -> Iterator[None]:
+    """Around the wait for a connection, which nothing but the database's own state can end."""
+    try:
+        yield
+    except (SQLAlchemyError, OSError) as error:
+        raise _away(error) from error
+
+
+def _away(error: Exception) -> Unavailable:
+    found = getattr(error, "orig", None) or error
+    LOG.warning("the database is away: %s", type(found).__name__)
+    return Unavailable("The database is away; try again in a moment.", retry_after_s=RETRY_AFTER_S)
+
+
+def _told(error: DBAPIError) -> str:
+    """The driver's own word for it: PostgreSQL's state, or the name of SQLite's code."""
+    told = (getattr(error.orig, name, None) for name in ("sqlstate", "sqlite_errorname"))
+    return next((str(one) for one in told if one), "")
 
 
 def upsert(

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.db import backup
 from app.db.base import Database, database_url, serialise, sqlite_file
-from app.errors import AppError, NotFound
+from app.errors import AppError, NotFound, Unavailable
 
 _APP = Path(__file__).resolve().parents[1]
 _MIGRATIONS = "migrations"
@@ -135,8 +135,9 @@ async def reached(url: str) -> AsyncIterator[Database]:
         try:
             async with db.read() as look:
                 await look.execute(text("SELECT 1"))
-        except (OSError, SQLAlchemyError) as error:
-            found = getattr(error, "orig", None) or error
+        except (Unavailable, SQLAlchemyError) as error:
+            cause = error.__cause__ if isinstance(error, Unavailable) else error
+            found = getattr(cause, "orig", None) or cause
             raise AppError(
                 f"The database {shown(url)} cannot be used ({found}). Look at KEEPWARM_DATABASE_URL."
             ) from error

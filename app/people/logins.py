@@ -228,6 +228,18 @@ class Logins:
             await session.execute(links)
         self._revocations.revoke(principal.user_id)
 
+    async def begin(self, user_id: UserId, *, user_agent: str) -> SignedIn:
+        """The first login of an account that its owner has just made.
+
+        No password is asked for again, so no guesses of others hold it back. Raises
+        `Unauthenticated` where the account is gone already.
+        """
+        async with self._db.begin() as session:
+            user = await session.get(User, user_id)
+            if user is None or user.disabled_at is not None:
+                raise Unauthenticated("This account is gone.")
+            return await self.open(session, user_id, user.role, user_agent=user_agent)
+
     async def open(
         self, session: AsyncSession, user_id: UserId, role: AccountRole, *, user_agent: str
     ) -> SignedIn:

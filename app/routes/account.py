@@ -90,8 +90,9 @@ async def set_up(
     invitations: NamedDependency[Invitations],
     gate: NamedDependency[Gate],
 ) -> Response[AccountView]:
-    await invitations.accept(data.token, data.email, data.name, data.password)
-    signed_in = await _sign_in(logins, data.email, data.password, request)
+    user_id = await invitations.accept(data.token, data.email, data.name, data.password)
+    agent = request.headers.get("user-agent", "")
+    signed_in = await logins.begin(user_id, user_agent=agent)
     return await _welcome(accounts, gate, signed_in)
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.pool import QueuePool
 from app.db.base import Database, database_url
 from app.db.models import Conversation, Message, Response, User
 from app.db.types import AccountRole, Origin, pack, unpack, utc_now
-from app.errors import Conflict
+from app.errors import Conflict, Unavailable
 from app.events import Problem, ResponseStatus, Usage
 from app.ids import (
     MessageId,
@@ -202,9 +202,10 @@ async def test_a_writer_takes_sqlites_lock_before_it_reads(sqlite: Database):
     async with contextlib.aclosing(Database(str(sqlite.url))) as other, sqlite.begin():
         async with other.read() as session:
             await session.execute(text("PRAGMA busy_timeout = 0"))
-        with pytest.raises(DBAPIError, match="locked"):
+        with pytest.raises(Unavailable) as refused:
             async with other.begin():
                 pass
+    assert "locked" in str(refused.value.__cause__)
 
 
 async def test_twenty_writers_never_meet_a_locked_database(db: Database, user: User):
@@ -448,6 +449,31 @@ async def test_a_database_that_is_there_answers_and_one_that_is_not_does_not(
     async with contextlib.aclosing(Database(nowhere)) as missing:
         assert await db.answers()
         assert not await missing.answers()
+        for way in (missing.begin, missing.jot, missing.read):
+            with pytest.raises(Unavailable):
+                async with way():
+                    pass
+        for plain in (missing.write, missing.note, missing.look):
+            with pytest.raises(Unavailable):
+                await plain(lambda _: None)
+
+
+async def test_a_database_that_goes_in_the_middle_is_told_and_comes_back(db: Database, user: User):
+    if db.is_sqlite:
+        cut = "PRAGMA max_page_count = 1"
+    else:
+        cut = "SELECT pg_terminate_backend(pg_backend_pid())"
+    with pytest.raises(Unavailable):
+        async with db.begin() as session:
+            await session.execute(text(cut))
+            await session.execute(update(User).values(name="x" * 100_000))
+
+    async with db.begin() as session:
+        if db.is_sqlite:
+            await session.execute(text("PRAGMA max_page_count = 1000000"))
+        found = await session.get(User, user.id)
+    assert found is not None
+    assert found.name == ""
 
 
 async def test_work_that_nobody_waits_for_any_more_is_over_before_the_next_begins(sqlite: Database):
