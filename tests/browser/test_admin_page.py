@@ -139,6 +139,12 @@ def asked(page: Page, path: str) -> Any:
     return page.evaluate("path => fetch(path).then(answer => answer.json())", path)
 
 
+def prepared(page: Page) -> int:
+    """How many jobs were computed to their planned ends; drafts, where no turn has a limit."""
+    count: int = counted(page)["finished_jobs"].get("length", 0)
+    return count
+
+
 def counted(page: Page) -> Any:
     """The engine's counters, as they are now."""
     return asked(page, "/api/status")["stats"]
@@ -232,14 +238,14 @@ def test_drafts_are_counted_as_used_and_as_wasted(
         chat.goto(server.url)
         field = chat.get_by_label("Message", exact=True)
         chat.get_by_role("switch", name="Prepare while I type").check()
-        field.fill(TYPED)
-        while not counted(page)["drafts"]["waiting"]:
-            pass
-        field.fill(SENT)
-        while not counted(page)["drafts"]["wasted"]:
-            pass
+        done = prepared(page)
+        for at, typed in enumerate((TYPED, SENT), 1):
+            field.fill(typed)
+            while prepared(page) < done + at:
+                pass
         send(chat, SENT)
         wait_for_end(chat)
+        expect(chat.locator(".receipt summary")).to_contain_text("1 new, ")
         drafts = counted(page)["drafts"]
 
         assert min(drafts["used"], drafts["wasted"]) > 0

@@ -120,6 +120,31 @@ def test_an_answer_that_is_cut_twenty_times_is_the_undisturbed_one(visitor: Visi
     assert visitor.answer() == undisturbed
 
 
+@pytest.mark.parametrize("letters", [0, 4], ids=["before its first word", "in the middle"])
+@pytest.mark.parametrize("again", [False, True], ids=["the first time", "once more"])
+def test_an_answer_is_stopped_whatever_it_is_at(visitor: Visitor, *, letters: int, again: bool):
+    house, engine, page = visitor.house, engine_of(visitor.house), visitor.page
+    if again:
+        visitor.send("Tell me of the sea.")
+        visitor.wait_for_end()
+    house.call(engine.hold, letters and letters + 1)
+    if again:
+        page.get_by_role("button", name="Answer once more").click()
+    else:
+        visitor.send("Tell me of the sea.")
+    if letters:
+        visitor.wait_for_letters(letters)
+
+    page.get_by_role("button", name="Stop the answer").click()
+
+    expect(page.get_by_text("Stopped.", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(page.locator(".answer .versions")).to_have_count(int(again))
+    house.call(engine.release)
+    visitor.send("And of the land?")
+    visitor.wait_for_end(answers=2)
+
+
 def test_a_restart_is_told_from_a_lost_network(visitor: Visitor):
     page, status = visitor.page, visitor.page.get_by_role("status")
     visitor.send("Hello.")
