@@ -1,23 +1,39 @@
+import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { Link, type LinkStatus } from "./link";
+import type { OutwardFrame } from "../generated/events";
+import { ApiError, api } from "./api";
+import { Link, type LinkStatus, type Question } from "./link";
+
+const LONGEST_WAIT_MS = 10_000;
 
 interface Frame {
   readonly type: string;
   readonly text?: string;
+  readonly number?: number;
+  readonly request_id?: string;
+  readonly cursors?: { readonly after: number }[];
 }
 
-/** A socket whose other end is the test. */
+/** A socket whose other end is the test: it lets in, tells, and cuts wherever it likes. */
 class Wire {
-  static last: Wire;
+  static all: Wire[] = [];
+
+  /** The one that is open now. */
+  static get now(): Wire {
+    const [only, ...others] = Wire.all.filter((one) => !one.isOver);
+    if (!only || others.length) throw new Error("there is not one open socket");
+    return only;
+  }
 
   onopen: (() => void) | null = null;
   onmessage: ((event: { data: string }) => void) | null = null;
   onclose: ((event: { code: number }) => void) | null = null;
   readonly said: Frame[] = [];
+  isOver = false;
 
   constructor() {
-    Wire.last = this;
+    Wire.all.push(this);
   }
 
   send(text: string): void {
@@ -25,12 +41,26 @@ class Wire {
   }
 
   close(): void {
-    this.onclose?.({ code: 1005 });
+    this.cut(1005);
+  }
+
+  tell(frame: Frame): void {
+    this.onmessage?.({ data: JSON.stringify(frame) });
   }
 
   greet(): void {
     this.onopen?.();
-    this.onmessage?.({ data: JSON.stringify({ type: "welcome" }) });
+    this.tell({ type: "welcome" });
+  }
+
+  cut(code: number): void {
+    if (this.isOver) return;
+    this.isOver = true;
+    this.onclose?.({ code });
+  }
+
+  asked(type: string): Frame | undefined {
+    return this.said.findLast((frame) => frame.type === type);
   }
 
   get drafts(): (string | undefined)[] {
@@ -38,48 +68,119 @@ class Wire {
   }
 }
 
-describe("what is typed while there is no connection", () => {
-  let link: Link;
-  const statuses: LinkStatus[] = [];
+const QUESTION: Question = {
+  type: "turn.create",
+  conversation_id: "conv_1",
+  client_message_id: "1",
+  parent_id: null,
+  text: "Is it?",
+};
 
-  beforeEach(() => {
-    vi.stubGlobal("WebSocket", Wire);
-    link = new Link({
-      hear: () => undefined,
-      status: (status) => statuses.push(status),
-      signedOut: () => undefined,
-    });
+let link: Link;
+let heard: number[];
+let statuses: LinkStatus[];
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  vi.stubGlobal("WebSocket", Wire);
+  vi.spyOn(api, "account").mockRejectedValue(new ApiError("unreached", ""));
+  begin();
+});
+
+afterEach(() => {
+  link.close();
+  vi.restoreAllMocks();
+  vi.unstubAllGlobals();
+  vi.useRealTimers();
+});
+
+function begin(): void {
+  Wire.all = [];
+  heard = [];
+  statuses = [];
+  link = new Link({
+    hear: (frame: OutwardFrame) => {
+      const { number } = frame as unknown as Frame;
+      if (number !== undefined) heard.push(number);
+    },
+    status: (status) => statuses.push(status),
+    signedOut: () => undefined,
   });
-  afterEach(() => {
+}
+
+const pass = (ms: number): Promise<unknown> => vi.advanceTimersByTimeAsync(ms);
+
+describe("a link that is cut", () => {
+  const LOG = 40;
+  const fault = fc.record({
+    at: fc.constantFrom("before it is open", "before its welcome", "later"),
+    told: fc.nat(4),
+    code: fc.constantFrom(1006, 1012),
+  });
+
+  /** The server's log from where the page asks for it, or a part of it. */
+  function tell(wire: Wire, most: number): void {
+    const after = wire.asked("subscribe")?.cursors?.[0]?.after ?? 0;
+    for (let number = after + 1; number <= Math.min(LOG, after + most); number += 1) {
+      wire.tell({ type: "told", number });
+    }
+  }
+
+  it("hears all once and asks until it is answered, by one socket at a time", async () => {
     link.close();
-    vi.unstubAllGlobals();
-  });
+    await fc.assert(
+      fc.asyncProperty(fc.array(fault, { maxLength: 12 }), async (faults) => {
+        begin();
+        void link.watch({
+          conversationId: "conv_1",
+          cursors: () => [{ response_id: "resp_1", after: heard.length, epoch: "" }],
+          returned: () => undefined,
+        });
+        const answered = link.insist(QUESTION);
+        for (const { at, told, code } of faults) {
+          const wire = Wire.now;
+          if (at === "before its welcome") wire.onopen?.();
+          if (at === "later") {
+            wire.greet();
+            tell(wire, told);
+          }
+          wire.cut(code);
+          await pass(LONGEST_WAIT_MS);
+        }
+        const wire = Wire.now;
+        wire.greet();
+        tell(wire, LOG);
+        await pass(LONGEST_WAIT_MS);
+        wire.tell({ type: "turn.accepted", request_id: wire.asked("turn.create")?.request_id });
 
+        expect((await answered).type).toBe("turn.accepted");
+        expect(heard).toEqual(Array.from({ length: LOG }, (_, index) => index + 1));
+        expect(statuses.at(-1)).toBe("online");
+        link.close();
+      }),
+    );
+  });
+});
+
+describe("what is typed while there is no connection", () => {
   const draft = (text: string): void =>
     link.tell({ type: "draft", conversation_id: null, parent_id: null, text });
 
   it("is told as it is when there is one", () => {
     draft("Is");
     draft("Is it?");
-    Wire.last.greet();
+    Wire.now.greet();
     draft("Is it? Or");
 
-    expect(Wire.last.drafts).toEqual(["Is it?", "Is it? Or"]);
+    expect(Wire.now.drafts).toEqual(["Is it?", "Is it? Or"]);
     expect(statuses.at(-1)).toBe("online");
   });
 
   it("is not told any more once it was sent", async () => {
     draft("Is it?");
-    const asked = link.ask({
-      type: "turn.create",
-      conversation_id: "conv_1",
-      client_message_id: "1",
-      parent_id: null,
-      text: "Is it?",
-    });
-    await expect(asked).rejects.toThrow();
-    Wire.last.greet();
+    await expect(link.ask(QUESTION)).rejects.toThrow();
+    Wire.now.greet();
 
-    expect(Wire.last.drafts).toEqual([]);
+    expect(Wire.now.drafts).toEqual([]);
   });
 });
