@@ -191,8 +191,9 @@ def keepwarm(name: str, memory: Memory, model: Path, settings: str) -> Launch:
 
 
 def _weights(given: Mapping[str, str]) -> str:
-    dtype = {"float32": "float32"}.get(given.get("KEEPWARM_DTYPE", ""), "bf16")
-    return dtype if given.get("KEEPWARM_WEIGHTS") == "dtype" or dtype == "float32" else "4-bit"
+    if given.get("KEEPWARM_DTYPE") == "float32":
+        return "float32"
+    return "bf16" if given.get("KEEPWARM_WEIGHTS") == "dtype" else "4-bit"
 
 
 def _token_bytes(model: Path) -> int:

@@ -31,9 +31,8 @@ async def served_alone(url: str) -> AsyncIterator[None]:
         return
     async with reached(url) as db, db.engine.connect() as connection:
         is_ours = await connection.scalar(_HOLD, {"key": lock_key(_SERVING)})
-        await (
-            connection.commit()
-        )  # the lock is the connection's, and nothing waits in a transaction
+        # The lock is the connection's, and nothing waits in a transaction.
+        await connection.commit()
         if not is_ours:
             raise AppError(
                 f"Another keepwarm serves the database {shown(url)} already. Stop it first, or set "
