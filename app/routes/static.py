@@ -4,11 +4,18 @@ Knows nothing of what a page does. Asset names hold a hash of their content, so 
 a page itself is asked for anew each time, so that an update shows at once.
 """
 
+import functools
+import gzip
+import mimetypes
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from litestar import MediaType, Response, Router, get
+from litestar import MediaType, Request, Response, Router, get
 from litestar.datastructures import CacheControlHeader
-from litestar.static_files import create_static_files_router
+from litestar.exceptions import NotFoundException
+from litestar.params import FromPath
 
 PAGE = Path(__file__).parents[1] / "page"
 
@@ -50,13 +57,7 @@ The API under <code>/v1</code> works without it.</p></html>
 
 def page_router(folder: Path = PAGE) -> Router:
     """Everything that a browser loads before it talks to the API."""
-    assets: list[Router] = []
-    if (folder / "assets").is_dir():
-        assets.append(
-            create_static_files_router(
-                path="/assets", directories=[folder / "assets"], cache_control=_FOREVER
-            )
-        )
+    assets = {file.name: file for file in (folder / "assets").glob("*")}
 
     # Not in a thread: each is one small file, and Litestar wraps a handler of two paths twice.
     @get(["/", "/setup"], include_in_schema=False, sync_to_thread=False)
@@ -67,7 +68,33 @@ def page_router(folder: Path = PAGE) -> Router:
     def admin_page() -> Response[bytes]:
         return _built(folder / "admin.html")
 
-    return Router(path="/", route_handlers=[page, admin_page, *assets])
+    # In a thread: who asks for a file first waits while it is packed.
+    @get("/assets/{name:str}", include_in_schema=False, sync_to_thread=True, cache_control=_FOREVER)
+    def asset(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[bytes]:
+        return _asset(assets, name, request.headers.get("accept-encoding", ""))
+
+    return Router(path="/", route_handlers=[page, admin_page, asset])
+
+
+def _asset(assets: Mapping[str, Path], name: str, accepted: str) -> Response[bytes]:
+    if name not in assets:
+        raise NotFoundException
+    packs = _GZIP.search(accepted) is not None
+    return Response(
+        _packed(assets[name]) if packs else assets[name].read_bytes(),
+        media_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
+        headers={"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if packs else {}),
+    )
+
+
+_GZIP = re.compile(r"\bgzip\b(?! *; *q=0(\.0*)? *(,|$))", re.IGNORECASE)
+"""In what a browser accepts, unless with a weight of nought."""
+
+
+@functools.cache
+def _packed(file: Path) -> bytes:
+    """Kept: there are few files, and they never change."""
+    return gzip.compress(file.read_bytes())
 
 
 def _built(file: Path) -> Response[bytes]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import http.client
 import socket
 from collections.abc import AsyncIterator
@@ -68,6 +69,33 @@ async def test_an_asset_never_changes_and_may_be_kept(built: Path):
     assert answer.status_code == 200
     assert "immutable" in answer.headers["cache-control"]
     assert "javascript" in answer.headers["content-type"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [
+        ("gzip, deflate, br", True),
+        ("gzip;q=0.5", True),
+        ("br", False),
+        ("gzip;q=0", False),
+        ("identity, gzip; q=0.0, br", False),
+    ],
+)
+async def test_an_asset_is_packed_for_whoever_unpacks_it(built: Path, accepted: str, packed: bool):
+    script = "export const word = 'again';\n" * 400
+    (built / "assets" / "index-Ab12.js").write_text(script)
+    async with (
+        served(built) as client,
+        client.stream(
+            "GET", "/assets/index-Ab12.js", headers={"accept-encoding": accepted}
+        ) as answer,
+    ):
+        sent = b"".join([part async for part in answer.aiter_raw()])
+
+    assert answer.headers["vary"] == "accept-encoding"
+    assert answer.headers.get("content-encoding") == ("gzip" if packed else None)
+    assert (gzip.decompress(sent) if packed else sent).decode() == script
+    assert (len(sent) < len(script) / 10) == packed
 
 
 @pytest.mark.parametrize(
