@@ -10,7 +10,7 @@ AppError
 │   └── ParentMoved       409  the conversation went on elsewhere; carries its leaf
 ├── TooMany             429  sockets, turns, log-in attempts; carries retry_after_s
 │   └── QuotaExceeded     429  carries the quota, its limit and when it begins anew
-└── Unavailable         503  the engine is away or the server is stopping; carries retry_after_s
+└── Unavailable         503  engine or database is away or busy, or the server stops; carries retry_after_s
 
 Only `routes.problems` turns these into bodies and close codes.
 """

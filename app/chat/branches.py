@@ -26,6 +26,7 @@ from app.ids import (
     new_message_id,
     new_response_id,
 )
+from app.people.accounts import hold_user
 from app.people.usage import Usage, correct
 
 
@@ -130,6 +131,7 @@ async def locked(
     session: AsyncSession, user_id: UserId, conversation_id: ConversationId
 ) -> Conversation:
     """Their conversation, until the transaction ends. Raises `NotFound`."""
+    await session.run_sync(hold_user, user_id)
     row = await session.scalar(
         select(Conversation)
         .where(Conversation.user_id == user_id, Conversation.id == conversation_id)

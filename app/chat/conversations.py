@@ -17,12 +17,13 @@ from app.chat.library import DEFAULT_PERSONA
 from app.chat.readers import hold, readable
 from app.db.base import Database
 from app.db.cursors import cursor_of, place_of
-from app.db.models import Conversation, LibraryVersion, Message, Response
+from app.db.models import Conversation, LibraryVersion, Message, Response, User
 from app.db.types import Origin, utc_now
 from app.errors import InvalidRequest, NotFound
 from app.events import ConversationView, MessageView
 from app.frames import ConversationChanged, ConversationDeleted
 from app.ids import ConversationId, DocumentId, PersonaId, UserId, new_conversation_id
+from app.people.accounts import hold_user
 from app.people.usage import Usage, correct
 from engine.api import Role
 
@@ -101,6 +102,7 @@ class Conversations:
         `NotFound`.
         """
         async with self._db.begin() as session:
+            await session.run_sync(hold_user, user_id)
             row = _found(await session.scalar(_owned(user_id, conversation_id).with_for_update()))
             if row.persona_id is None:
                 return rows.conversation_view(row)
@@ -168,6 +170,10 @@ class Conversations:
             self._usage.pins(user_id)
         now = utc_now()
         async with self._db.begin() as session:
+            if changes.kept_warm:
+                # One wish of a user's at a time: two together might be too much.
+                owner = select(User.id).where(User.id == user_id)
+                await session.execute(owner.with_for_update(key_share=True))
             row = _found(await session.scalar(_owned(user_id, conversation_id).with_for_update()))
             if title is not None:
                 row.title, row.provisional_title = title, False
@@ -250,6 +256,7 @@ class Conversations:
     async def delete(self, user_id: UserId, conversation_id: ConversationId) -> None:
         """Raises `NotFound`. What runs in it is stopped by `Supervisor.delete_conversation`."""
         async with self._db.begin() as session:
+            await session.run_sync(hold_user, user_id)
             freed = await session.scalar(
                 delete(Conversation)
                 .where(Conversation.user_id == user_id, Conversation.id == conversation_id)

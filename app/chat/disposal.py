@@ -13,6 +13,7 @@ from app.db.models import Conversation, LibraryItem, LibraryVersion
 from app.db.types import ItemKind
 from app.errors import Conflict
 from app.ids import ItemId, UserId
+from app.people.accounts import hold_user
 from app.people.usage import correct
 
 
@@ -26,6 +27,7 @@ class Disposal:
         own = LibraryItem.owner_id == user_id
         query = select(LibraryItem).where(LibraryItem.id == item_id, LibraryItem.kind == kind, own)
         async with self._db.begin() as session:
+            await session.run_sync(hold_user, user_id)
             item = await session.scalar(query.with_for_update())
             if item is None:
                 raise not_found(kind)

@@ -7,7 +7,9 @@ stopped by the part itself, which knows what may go on to its end.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Errands:
@@ -37,3 +39,16 @@ class Errands:
         """To be called only where `are_taken`."""
         assert self._tasks is not None, "nothing is begun before the start or after the end"
         return self._tasks.create_task(work)
+
+
+async def settled(work: Coroutine[None, None, T], result: asyncio.Future[T]) -> T | None:
+    """What came of `work`, also for a caller who went away; None where it raised."""
+    try:
+        done = await work
+    except Exception as error:  # noqa: BLE001  it is the caller's, wherever the caller is
+        if not result.done():
+            result.set_exception(error)
+        return None
+    if not result.done():
+        result.set_result(done)
+    return done

@@ -23,7 +23,7 @@ from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat.library import Item, Text
-from app.chat.readers import not_found, readable
+from app.chat.readers import kind_of, not_found, readable
 from app.db.base import Database
 from app.db.models import LibraryItem, LibraryVersion
 from app.db.types import ItemKind, VersionRef, Visibility
@@ -179,9 +179,11 @@ class Heads:
 
     async def _compile(self, card: ModelCard, ref: VersionRef, *, anew: bool) -> Compiled:
         """As it is stored, or rendered and stored where it was compiled for another model."""
+        kind = kind_of(ref.id)
         async with self._db.read() as session:
-            row = await session.get_one(LibraryVersion, (ref.id, ref.number))
-            kind = (await session.get_one(LibraryItem, ref.id)).kind
+            row = await session.get(LibraryVersion, (ref.id, ref.number))
+        if row is None:  # its owner was quicker
+            raise not_found(kind)
         stored = Compiled(
             kind=kind,
             messages=_messages(kind, row),
@@ -252,7 +254,9 @@ async def newest(
     )
     if persona is None or persona.archived_at is not None:
         raise not_found(ItemKind.PERSONA)
-    says = await session.get_one(LibraryVersion, (persona.id, persona.newest))
+    says = await session.get(LibraryVersion, (persona.id, persona.newest))
+    if says is None:  # its owner was quicker
+        raise not_found(ItemKind.PERSONA)
     wanted = sorted({*says.document_ids, *picked})
     found = await session.scalars(
         select(LibraryItem).where(

@@ -12,6 +12,7 @@ from collections import OrderedDict
 import msgspec
 
 from app.chat.ledger import CacheAsked
+from app.ids import UserId
 from engine.api import Engine, Hold, OwnerId, RetentionClass, Subject
 from engine.errors import EngineError
 
@@ -45,6 +46,11 @@ class Holds:
             pass
         except Exception:  # one wish's fault must not end what runs beside it
             LOG.exception("a hold on %s failed", subject.subject_id)
+
+    def forget_user(self, user_id: UserId) -> None:
+        """Who is no more: their keys are words of theirs."""
+        for name in [one for one in self._held if one[0] == OwnerId(user_id)]:
+            del self._held[name]
 
     def _moved(self, subject: Subject, key: str | None) -> Subject | None:
         """The session that the key's hold was on, where that was another."""

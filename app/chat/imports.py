@@ -37,6 +37,7 @@ from app.ids import (
     new_message_id,
     new_response_id,
 )
+from app.people.accounts import hold_user
 from app.people.usage import Usage, correct
 
 _decode = msgspec.json.Decoder(SavedConversation).decode
@@ -118,8 +119,12 @@ class Imports:
             return rows.conversation_view(row), wanted not in (None, row.persona_id)
 
     async def _undo(self, user_id: UserId, made: Sequence[ConversationView]) -> None:
+        theirs = Conversation.id.in_([one.id for one in made])
+        in_order = select(Conversation.id).where(theirs).order_by(Conversation.id)
+        gone = delete(Conversation).where(theirs)
         async with self._db.begin() as session:
-            gone = delete(Conversation).where(Conversation.id.in_([one.id for one in made]))
+            await session.run_sync(hold_user, user_id)
+            await session.execute(in_order.with_for_update())
             freed = await session.scalars(gone.returning(Conversation.stored_bytes))
             await session.run_sync(correct, user_id, -sum(freed))
 

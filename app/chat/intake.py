@@ -66,7 +66,7 @@ class Intake:
         self._heads = heads
         self._stored, self._memory = ledgers
         self.epoch = epoch
-        self._holds = Holds(engine)
+        self.holds = Holds(engine)
         self._recall = Recall(self._memory, self._stored)
         self.prompts = Prompts(engine)
         self._shortening = Shortening(self.prompts, self._recall)
@@ -154,7 +154,7 @@ class Intake:
         if asked.ttl_s is None:
             return None
         subject = session_of(entry.response.user_id, entry.session_id)
-        return Wished(holds=self._holds, subject=subject, asked=asked)
+        return Wished(holds=self.holds, subject=subject, asked=asked)
 
     async def wanted(
         self, user_id: UserId, request: TurnRequest

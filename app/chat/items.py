@@ -22,7 +22,7 @@ from app.db.types import Origin
 from app.errors import Conflict, NotFound
 from app.events import MessageView, ResponseStatus
 from app.ids import ConversationId, MessageId, ResponseId, UserId, new_conversation_id
-from app.people.accounts import Principal
+from app.people.accounts import Principal, hold_user
 from app.people.usage import Usage, correct
 from engine.api import CallForm, Engine
 from engine.api import Message as Said
@@ -154,6 +154,7 @@ class Items:
         """
         user_id = principal.user_id
         async with self._db.begin() as session:
+            await session.run_sync(hold_user, user_id)
             query = _owned(user_id, conversation_id).with_for_update()
             row = await _found(session, query)
             message = await session.get(Message, message_id)

@@ -12,24 +12,24 @@ Every query asks for what its user may read or edit (`readers`): what is not the
 import asyncio
 
 import msgspec
-from sqlalchemy import ColumnElement, Integer, Select, delete, func, or_, select
+from sqlalchemy import ColumnElement, Integer, Select, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
-from app.chat.readers import editable, hold, is_admin, not_found, readable
-from app.db.base import Database
-from app.db.models import (
-    Group,
-    LibraryGroupReader,
-    LibraryItem,
-    LibraryReader,
-    LibraryVersion,
-    User,
+from app.chat.readers import (
+    editable,
+    hold,
+    hold_readers,
+    is_admin,
+    list_readers,
+    not_found,
+    readable,
 )
+from app.db.base import Database
+from app.db.models import LibraryGroupReader, LibraryItem, LibraryReader, LibraryVersion, User
 from app.db.types import AuditAct, ItemKind, Visibility, text_bytes, utc_now
-from app.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from app.errors import Conflict, Forbidden, InvalidRequest
 from app.ids import DocumentId, GroupId, ItemId, PersonaId, UserId, new_document_id, new_persona_id
-from app.people.accounts import normal_email
 from app.people.audit import note
 from app.people.usage import Usage
 from engine.api import Message, Role
@@ -166,10 +166,11 @@ class Library:
         """
         own = access.visibility is Visibility.OWNER
         async with self._db.begin() as session:
+            await hold_readers(session, user_id, access.readers, access.group_ids)
             await _check_documents(session, user_id, says)
             if own:
-                await _check_room(session, user_id, kind)
                 await session.run_sync(self._usage.store, user_id, bytes_of(says))
+                await _check_room(session, user_id, kind)  # one at a time, by the meter's lock
             elif not await session.scalar(select(is_admin(user_id))):
                 raise Forbidden("Only an administrator publishes for others.", field="visibility")
             item_id: ItemId = new_persona_id() if kind is ItemKind.PERSONA else new_document_id()
@@ -177,7 +178,7 @@ class Library:
             session.add(item)
             await session.flush()
             _add_version(session, item, says)
-            await _set_readers(session, item, access)
+            await list_readers(session, item, access.readers, access.group_ids)
             await session.flush()
             made = await _item(session, user_id, kind, item_id)
             _note(session, AuditAct.LIBRARY_PUBLISHED, item, version=item.newest)
@@ -206,6 +207,7 @@ class Library:
     ) -> Item:
         """Who may read it from now on. Raises `NotFound`, `Conflict` and `InvalidRequest`."""
         async with self._db.begin() as session:
+            await hold_readers(session, user_id, access.readers, access.group_ids)
             item = await _edited(session, user_id, kind, item_id)
             own = access.visibility is Visibility.OWNER
             if own is not (item.owner_id is not None):
@@ -216,7 +218,7 @@ class Library:
             if item.id == DEFAULT_PERSONA.id and access.visibility is not Visibility.EVERYBODY:
                 raise Conflict("The default persona is everybody's.", field="visibility")
             item.visibility = access.visibility
-            await _set_readers(session, item, access)
+            await list_readers(session, item, access.readers, access.group_ids)
             await session.flush()
             made = await _item(session, user_id, kind, item_id)
             _note(session, AuditAct.LIBRARY_ACCESS, item, visibility=item.visibility)
@@ -360,26 +362,6 @@ def _add_version(
     )
 
 
-async def _set_readers(session: AsyncSession, item: LibraryItem, access: Access) -> None:
-    if item.visibility is not Visibility.LISTED:
-        for field in ("readers", "group_ids"):
-            if getattr(access, field):
-                raise InvalidRequest("Readers are of what is `listed`.", field=field)
-    for table in (LibraryReader, LibraryGroupReader):
-        await session.execute(delete(table).where(table.item_id == item.id))
-    wanted_groups = set(access.group_ids)
-    known = await session.scalars(select(Group.id).where(Group.id.in_(wanted_groups)))
-    if wanted_groups - set(known):
-        raise NotFound("There is no such group.", field="group_ids")
-    session.add_all(LibraryGroupReader(item_id=item.id, group_id=one) for one in wanted_groups)
-    wanted = {normal_email(email) for email in access.readers}
-    found = await session.execute(select(User.email, User.id).where(User.email.in_(wanted)))
-    users = {row.email: row.id for row in found}
-    if missing := wanted - users.keys():
-        raise InvalidRequest(f"Nobody here has the address {min(missing)!r}.", field="readers")
-    session.add_all(LibraryReader(item_id=item.id, user_id=one) for one in users.values())
-
-
 async def _check_documents(session: AsyncSession, user_id: UserId, says: Text) -> None:
     """Whoever writes a persona may read what comes with it; that stays until this is stored."""
     query = select(LibraryItem.id).where(
@@ -389,8 +371,7 @@ async def _check_documents(session: AsyncSession, user_id: UserId, says: Text) -
     )
     if set(says.document_ids) - set(await session.scalars(query)):
         raise not_found(ItemKind.DOCUMENT)
-    if says.document_ids:
-        await session.run_sync(hold, user_id, says.document_ids)
+    await session.run_sync(hold, user_id, says.document_ids)
 
 
 async def _check_room(session: AsyncSession, user_id: UserId, kind: ItemKind) -> None:

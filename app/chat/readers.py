@@ -1,18 +1,20 @@
 """Who may read and who may edit what the library holds: conditions for queries (law 19).
 
 They are asked of the database each time, so what was granted or withdrawn holds from then on. And that
-what somebody begins to read is not deleted meanwhile.
+what somebody begins to read, and whom something is listed for, is not deleted meanwhile.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, exists, or_, select
+from sqlalchemy import ColumnElement, delete, exists, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from app.db.models import GroupMember, LibraryGroupReader, LibraryItem, LibraryReader, User
+from app.db.models import Group, GroupMember, LibraryGroupReader, LibraryItem, LibraryReader, User
 from app.db.types import AccountRole, ItemKind, Visibility
-from app.errors import NotFound
-from app.ids import ItemId, UserId
+from app.errors import InvalidRequest, NotFound
+from app.ids import GroupId, ItemId, UserId
+from app.people.accounts import hold_user, normal_email, spelled
 
 
 def readable(user_id: UserId) -> ColumnElement[bool]:
@@ -54,17 +56,62 @@ def hold(session: Session, user_id: UserId, item_ids: Sequence[ItemId]) -> None:
     """Keep what the user begins to read, until the caller's transaction ends. Raises `NotFound`.
 
     Whoever deletes an item takes its row before they look who reads it (`disposal`), so one of both
-    sees the other. The user's row comes first, as it does for who removes the user.
+    sees the other.
     """
-    user = select(User.id).where(User.id == user_id)
+    hold_user(session, user_id)
     items = select(LibraryItem.id).where(LibraryItem.id.in_(item_ids)).order_by(LibraryItem.id)
-    session.execute(user.with_for_update(read=True, key_share=True))
     held = set(session.scalars(items.with_for_update(read=True, key_share=True)))
     gone = next((one for one in item_ids if one not in held), None)
     if gone is not None:
-        raise not_found(_kind_of(gone))
+        raise not_found(kind_of(gone))
 
 
-def _kind_of(item_id: ItemId) -> ItemKind:
+def kind_of(item_id: ItemId) -> ItemKind:
     """As the id tells it."""
     return ItemKind(item_id.partition("_")[0])
+
+
+# ---------------------------------------------------------------- who is listed
+
+
+async def hold_readers(
+    session: AsyncSession,
+    user_id: UserId,
+    emails: Collection[str],
+    group_ids: Collection[GroupId],
+) -> None:
+    """Keep who lists and those of the listed who are there, before the item itself is locked.
+
+    It tells nobody who that is; `list_readers` does, to who may edit the item.
+    """
+    listed = User.email.in_([spelled(email) for email in emails])
+    users = select(User.id).where((User.id == user_id) | listed).order_by(User.id)
+    groups = select(Group.id).where(Group.id.in_(group_ids)).order_by(Group.id)
+    await session.execute(users.with_for_update(read=True, key_share=True))
+    await session.execute(groups.with_for_update(read=True, key_share=True))
+
+
+async def list_readers(
+    session: AsyncSession,
+    item: LibraryItem,
+    emails: Collection[str],
+    group_ids: Collection[GroupId],
+) -> None:
+    """They, and nobody else from now on. Raises `InvalidRequest`, and `NotFound` for a group."""
+    if item.visibility is not Visibility.LISTED:
+        for field, named in (("readers", emails), ("group_ids", group_ids)):
+            if named:
+                raise InvalidRequest("Readers are of what is `listed`.", field=field)
+    for table in (LibraryReader, LibraryGroupReader):
+        await session.execute(delete(table).where(table.item_id == item.id))
+    wanted_groups = set(group_ids)
+    known = await session.scalars(select(Group.id).where(Group.id.in_(wanted_groups)))
+    if wanted_groups - set(known):
+        raise NotFound("There is no such group.", field="group_ids")
+    session.add_all(LibraryGroupReader(item_id=item.id, group_id=one) for one in wanted_groups)
+    wanted = {normal_email(email) for email in emails}
+    found = await session.execute(select(User.email, User.id).where(User.email.in_(wanted)))
+    users = {row.email: row.id for row in found}
+    if missing := wanted - users.keys():
+        raise InvalidRequest(f"Nobody here has the address {min(missing)!r}.", field="readers")
+    session.add_all(LibraryReader(item_id=item.id, user_id=one) for one in users.values())

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from app.chat.rows import seconds
 from app.chat.words import Phrase, Piece, excerpt, is_beginning, phrases, words
 from app.db.base import Database
-from app.db.models import Conversation, Message, MessageText, Response
+from app.db.models import Conversation, Message, MessageText, Response, User
 from app.db.types import Origin
 from app.errors import InvalidRequest
 from app.events import ResponseStatus
@@ -135,12 +135,13 @@ def index(session: Session, message_ids: Iterable[MessageId]) -> None:
     Passed over is what is gone, says nothing, or belongs to a conversation that is not listed.
     """
     query = (
-        select(Message.id, Message.text, Conversation.user_id)
+        select(Message.id, Message.text, User.id)
         .join(Conversation, Conversation.id == Message.conversation_id)
+        .join(User, User.id == Conversation.user_id)
         .where(Message.id.in_(tuple(message_ids)), *_is_findable())
-        .order_by(Message.id)
+        .order_by(Conversation.id, Message.id)
         # So that none of them is deleted before what refers to it is there.
-        .with_for_update(read=True, key_share=True, of=Message)
+        .with_for_update(read=True, key_share=True, of=(User, Conversation, Message))
     )
     found = session.execute(query).all()
     if not found:

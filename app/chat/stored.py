@@ -28,7 +28,7 @@ from app.chat.ledger import (
 from app.chat.places import OPEN, branch_to, check_place, reply_text, turning_point
 from app.chat.readers import hold
 from app.db.base import Database
-from app.db.models import Base, Conversation, Message, Response
+from app.db.models import Base, Conversation, Message, Response, User
 from app.db.types import Origin, text_bytes, utc_now
 from app.errors import Conflict, NotFound
 from app.events import MessageView, ResponseStatus
@@ -97,11 +97,11 @@ class StoredLedger:
     def _finish(self, session: Session, outcome: Outcome) -> None:
         view = outcome.view
         # Before all else, as whoever deletes does; it may be gone with its rows.
-        held = select(Conversation).where(Conversation.id == view.conversation_id)
-        conversation = session.scalar(held.with_for_update())
-        session.execute(
+        conversation = session.scalar(_HELD, _named(outcome.user_id, view.conversation_id))
+        ended = session.scalar(
             update(Response)
             .where(Response.id == view.id, Response.user_id == outcome.user_id)
+            .where(Response.status.in_(OPEN))
             .values(
                 status=view.status,
                 incomplete_reason=view.incomplete_reason,
@@ -112,7 +112,10 @@ class StoredLedger:
                 differs_at=None if view.receipt is None else view.receipt.differs_at,
                 completed_at=None if view.completed_at is None else rows.moment(view.completed_at),
             )
+            .returning(Response.id)
         )
+        if ended is None and session.scalar(select(exists().where(Response.id == view.id))):
+            return  # it was stored before, only the database could not say so any more
         reply_bytes = _store_reply(session, outcome)
         if conversation is not None:
             conversation.stored_bytes += reply_bytes
@@ -139,8 +142,7 @@ class StoredLedger:
             if row is None:
                 return None
             # A turn that is being accepted holds this lock: afterwards it is seen among the others.
-            held = select(Conversation).where(Conversation.id == row.conversation_id)
-            conversation = await session.scalar(held.with_for_update())
+            conversation = await session.scalar(_HELD, _named(user_id, row.conversation_id))
             gone = delete(Response).where(Response.id == response_id).returning(Response.id)
             if conversation is None or await session.scalar(gone) is None:
                 return None
@@ -159,14 +161,7 @@ class StoredLedger:
 
         Returns how many responses were closed. Only for the start, when nothing is live.
         """
-        async with self._db.begin() as session:
-            left = list(await session.scalars(select(Response).where(Response.status.in_(OPEN))))
-            for row in left:
-                await session.run_sync(_weigh_reply, row)
-                row.status = ResponseStatus.INCOMPLETE
-                row.incomplete_reason = "interrupted"
-                row.completed_at = utc_now()
-            return len(left)
+        return await self._db.write(_sweep)
 
 
 def _owned(user_id: UserId, response_id: ResponseId) -> Select[Response]:
@@ -176,7 +171,14 @@ def _owned(user_id: UserId, response_id: ResponseId) -> Select[Response]:
 _OWN = select(Conversation).where(
     Conversation.user_id == bindparam("user"), Conversation.id == bindparam("conversation")
 )
-_HELD = _OWN.with_for_update()
+_OWNER = (
+    select(User.id)
+    .where(User.id == bindparam("user"))
+    .with_for_update(read=True, key_share=True)
+    .cte("owner")
+)
+_HELD = _OWN.join(_OWNER, _OWNER.c.id == Conversation.user_id).with_for_update(of=Conversation)
+"""Its owner first (`hold_user`), in one look: it is locked when all is found, the owner while."""
 _WITH_SENT = _OWN.outerjoin(
     Message,
     (Message.conversation_id == Conversation.id) & (Message.client_message_id == bindparam("name")),
@@ -189,7 +191,7 @@ _NEW_MESSAGES, _NEW_RESPONSES = (
 """Into the tables: a session that knows these rows costs as much again, and nobody reads them here."""
 
 
-def _named(user_id: UserId, conversation_id: ConversationId) -> dict[str, str | None]:
+def _named(user_id: UserId, conversation_id: ConversationId | None) -> dict[str, str | None]:
     return {"user": user_id, "conversation": conversation_id}
 
 
@@ -215,12 +217,16 @@ def _at(session: Session, user_id: UserId, place: Place) -> Branch | Acceptance:
 
 
 def _keep(session: Session, progress: Sequence[Progress]) -> None:
+    # Of several conversations at once: what somebody is about to delete is not waited for.
+    there = select(Message.id).where(Message.id.in_([one.message_id for one in progress]))
+    kept = set(session.scalars(there.with_for_update(key_share=True, skip_locked=True)))
     for one in progress:
-        session.execute(
-            update(Message)
-            .where(Message.id == one.message_id)
-            .values(text=one.text, token_ids=one.token_ids)
-        )
+        if one.message_id in kept:
+            session.execute(
+                update(Message)
+                .where(Message.id == one.message_id)
+                .values(text=one.text, token_ids=one.token_ids)
+            )
 
 
 def _recalled(session: Session, user_id: UserId, digests: Sequence[bytes]) -> Branch | None:
@@ -303,6 +309,19 @@ def _store_reply(session: Session, outcome: Outcome) -> int:
         .returning(Message.id)
     )
     return 0 if stored is None else text_bytes(outcome.text)
+
+
+def _sweep(session: Session) -> int:
+    is_open = Response.status.in_(OPEN)
+    owners = select(User.id).where(User.id.in_(select(Response.user_id).where(is_open)))
+    session.execute(owners.order_by(User.id).with_for_update(read=True, key_share=True))
+    left = session.scalars(select(Response).where(is_open).order_by(Response.id)).all()
+    for row in left:
+        _weigh_reply(session, row)
+        row.status = ResponseStatus.INCOMPLETE
+        row.incomplete_reason = "interrupted"
+        row.completed_at = utc_now()
+    return len(left)
 
 
 def _weigh_reply(session: Session, row: Response) -> None:

@@ -159,19 +159,18 @@ class Summaries:
             prompt, carried = await self._cut(card, wanted, prompt, output)
         begun = await self._beginning(card, wanted, asked)
         response_id = begun.response.view.id
-        await self._usage.let_in(
-            Ask(
-                response_id=response_id,
-                user_id=user_id,
-                key_id="",
-                model=card.name,
-                held_tokens=len(prompt.token_ids) + output,
-                stored_bytes=0,
-            )
+        ask = Ask(
+            response_id=response_id,
+            user_id=user_id,
+            key_id="",
+            model=card.name,
+            held_tokens=len(prompt.token_ids) + output,
+            stored_bytes=0,
         )
         job = aside_job(user_id, asked.conversation_id, prompt, Limits(max_output_tokens=output))
         spent: list[int] = []
         try:
+            await self._usage.let_in(ask)
             async with self._seats, engine_errors():
                 answer = await self._ask(job, spent.append)
             carried = await self._behind(card, answer, carried)

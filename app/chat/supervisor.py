@@ -8,8 +8,7 @@ checkpointed by one task (`checkpoints`); what a killed server left open is clos
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
-from typing import TypeVar
+from collections.abc import AsyncIterator
 
 import msgspec
 
@@ -18,6 +17,7 @@ from app.chat.checkpoints import Checkpoints
 from app.chat.conversations import Changes, Conversations
 from app.chat.drafts import Drafts
 from app.chat.entry import TurnRequest
+from app.chat.errands import settled
 from app.chat.eventlog import EventLog, EventLogs, rebuild
 from app.chat.heads import Heads
 from app.chat.hub import Hub
@@ -40,7 +40,6 @@ from engine.api import Engine, Forget, OwnerId, Subject, SubjectKind
 from engine.errors import EngineError
 
 LOG = logging.getLogger(__name__)
-T = TypeVar("T")
 
 INTERRUPT_S = 5.0
 """How long a drain waits for the turns that it interrupted."""
@@ -139,7 +138,7 @@ class Supervisor:
         self._refuse_when_draining()
         self._usage.begins(principal.user_id)
         made: asyncio.Future[Acceptance] = asyncio.get_running_loop().create_future()
-        settling = _settle(self._create(principal, request), made)
+        settling = settled(self._create(principal, request), made)
         making = self._group.create_task(settling)
         try:
             return await made
@@ -179,6 +178,14 @@ class Supervisor:
         # but to wait for the disk takes none.
         try:
             acceptance = await prepared.ledger.accept(prepared.entry, prepared.ask, turn.submit)
+        except Unavailable:
+            # It may be stored, and only the database could not say so: then it is an answer that was
+            # interrupted, and else it is nothing.
+            self._usage.release(turn.response.view.id)
+            turn.log.begin()
+            self._group.create_task(turn.interrupt())
+            self._group.create_task(self._run(turn))
+            raise
         except BaseException:
             await self._abandon(turn)
             raise
@@ -370,6 +377,7 @@ class Supervisor:
         """Stop and forget all that is of a user who is no more. Raises `EngineError`."""
         await self.stop_user(user_id)
         self._memory.forget_user(user_id)
+        self.intake.holds.forget_user(user_id)
         self._logs.drop_user(user_id)
         await self.drafts.forget_user(user_id)
         self.liveness.forget_user(user_id)
@@ -383,16 +391,3 @@ class Supervisor:
         if self._tasks is None:
             raise Unavailable("The server is not up yet.", retry_after_s=RETRY_AFTER_S)
         return self._tasks
-
-
-async def _settle(work: Coroutine[None, None, T], result: asyncio.Future[T]) -> T | None:
-    """What came of `work`, also for a caller who went away; None where it raised."""
-    try:
-        done = await work
-    except Exception as error:  # noqa: BLE001  it is the caller's, wherever the caller is
-        if not result.done():
-            result.set_exception(error)
-        return None
-    if not result.done():
-        result.set_result(done)
-    return done

@@ -5,6 +5,16 @@ the engine, so that a connection is never held by a stream. Nothing hands out a 
 longer. What `begin()` committed outlives a power cut (law 17); `jot()` is for what may be lost.
 `write`, `note` and `look` do the same for work that is one plain function: the road of a turn.
 SQLite by default, PostgreSQL for more; what differs between them ends in this file.
+
+SQLite's writers are alone. On PostgreSQL they lock rows, all of them in one order, so that no two
+wait for each other:
+
+    what `serialise` names, users, groups, conversations, library items, meters, what hangs on these
+
+and several of a kind by their ids. A removal takes a row and then whatever hangs on it, in an order
+that only the database knows; so whoever writes more than one row of a user's holds that user first
+(`accounts.hold_user`, which a new row does by itself), and what is merely kept up to date or swept
+away waits for nobody (`skip_locked`). Should two meet all the same, the database gives one of them up.
 """
 
 import asyncio
@@ -23,6 +33,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
+from sqlalchemy.orm.exc import StaleDataError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.figures import DatabaseFigures
@@ -45,12 +56,18 @@ _AT_ONCE = 4
 """Threads that SQLite's plain functions run in: one of them writes, the others look."""
 _FOREIGN_KEY = {"23503", "SQLITE_CONSTRAINT_FOREIGNKEY"}
 """What each database calls a row without the one that it belongs to."""
+_UNIQUE = {"23505", "SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"}
+"""And a second row where there may be one."""
+_CROSSED = {"40001", "40P01"}
+"""How PostgreSQL says that it gave a transaction up for another one; SQLite never does."""
 _OUT_OF_ORDER = (
-    *("08", "53", "57P"),
+    *("08", "53", "57", "55P03"),
     *("SQLITE_BUSY", "SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"),
 )
-"""How each begins to say that it has no connection, no room, or is about to stop."""
+"""How each begins to say that it has no connection, no room, no more time, or is about to stop."""
 RETRY_AFTER_S = 1.0
+AGAIN_S = (0.02, 0.1, 0.5)
+"""Pauses before plain work that was given up is done again: the other one is to be quicker."""
 _POSTGRES_LOOK = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 """What a SQLite transaction that only reads is by nature."""
 
@@ -73,14 +90,22 @@ def sqlite_file(url: URL) -> Path | None:
     return Path(url.database)
 
 
+class _Crossed(Unavailable):
+    """This transaction and another one waited for each other; nothing of it is stored."""
+
+
 class Database:
     """An engine with its pool. Owned by whoever made it, who also calls `aclose`."""
 
     def __init__(self, url: str) -> None:
         self.url = database_url(url)
+        engine_config = EngineConfig()
+        if not self.is_sqlite:
+            # Whoever waited for a lock sees what its holder wrote, whatever the database is set to.
+            engine_config = EngineConfig(pool_pre_ping=True, isolation_level="READ COMMITTED")
         self._config = SQLAlchemyAsyncConfig(
             connection_string=self.url.render_as_string(hide_password=False),
-            engine_config=EngineConfig(pool_pre_ping=self.url.get_backend_name() != "sqlite"),
+            engine_config=engine_config,
             session_config=AsyncSessionConfig(expire_on_commit=False),
             # Times are set by those who mean them; no column holds a file.
             enable_touch_updated_timestamp_listener=False,
@@ -110,8 +135,9 @@ class Database:
         """A write transaction: committed when the block ends, rolled back when it raises.
 
         Once committed it is on the disk. Keep it short, never nest it: on SQLite it holds the only
-        writer's place from its start. Raises `Conflict` ("gone") where what a new row belongs to
-        was deleted meanwhile, and `Unavailable` where the database is away, as all of these do.
+        writer's place from its start. Raises `Conflict` where somebody was quicker: with "gone" what
+        a row belongs to was deleted, else the same was made. Raises `Unavailable` where the database
+        is away or gave this up for another transaction, as all of these do.
         """
         async with self._write("FULL") as session:
             yield session
@@ -156,6 +182,7 @@ class Database:
 
         On SQLite it runs in a thread from its beginning to its commit. An `AsyncSession` goes to a
         thread and back several times for each statement, which costs ten times what SQLite does.
+        On PostgreSQL it is done again where it was given up for another transaction.
         """
         return await self._work("write", work, {_SYNCHRONOUS: "FULL"})
 
@@ -168,6 +195,15 @@ class Database:
         return await self._work("read", work, self._looks)
 
     async def _work(
+        self, kind: str, work: Callable[[Session], T], options: Mapping[str, object]
+    ) -> T:
+        for pause_s in AGAIN_S:
+            with contextlib.suppress(_Crossed):
+                return await self._once(kind, work, options)
+            await asyncio.sleep(pause_s)
+        return await self._once(kind, work, options)
+
+    async def _once(
         self, kind: str, work: Callable[[Session], T], options: Mapping[str, object]
     ) -> T:
         with self.figures.timed(kind) as began, _translated():
@@ -240,14 +276,23 @@ class _Apart:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """What a statement cannot help: a row that it belongs to is gone, or the database is."""
+    """What a statement cannot help: others were quicker, or the database is away."""
     try:
         yield
+    except StaleDataError as error:
+        raise _gone() from error
     except IntegrityError as error:
         if _told(error) in _FOREIGN_KEY:
-            raise Conflict("What this belongs to was deleted meanwhile.", code="gone") from error
+            raise _gone() from error
+        if _told(error) in _UNIQUE:
+            LOG.warning("the same was made already")
+            raise Conflict("The same was made already, at this moment.") from error
         raise
     except DBAPIError as error:
+        if _told(error) in _CROSSED:
+            LOG.warning("a transaction was given up for another: %s", _told(error))
+            words = "Something else changed the same at this moment; try again."
+            raise _Crossed(words, retry_after_s=RETRY_AFTER_S) from error
         if error.connection_invalidated or _told(error).startswith(_OUT_OF_ORDER):
             raise _away(error) from error
         raise
@@ -260,6 +305,10 @@ def _reaching() -> Iterator[None]:
         yield
     except (SQLAlchemyError, OSError) as error:
         raise _away(error) from error
+
+
+def _gone() -> Conflict:
+    return Conflict("What this belongs to was deleted meanwhile.", code="gone")
 
 
 def _away(error: Exception) -> Unavailable:

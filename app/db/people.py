@@ -140,10 +140,7 @@ class GroupQuota(Base):
 
 
 class Meter(Base):
-    """Running sums of a user, and the lock under which their turns are let in.
-
-    Whoever takes it and a conversation's row takes that row first.
-    """
+    """Running sums of a user, and the lock under which their turns are let in."""
 
     __tablename__ = "meters"
 

@@ -17,9 +17,10 @@ import msgspec
 from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from app.db.base import Database, serialise
-from app.db.models import Conversation, Departure, Login, PasswordLink, User
+from app.db.models import Departure, Login, PasswordLink, User
 from app.db.types import AccountRole, AuditAct, KeyScope, utc_now
 from app.errors import Conflict, InvalidRequest, NotFound
 from app.ids import KeyId, LoginId, UserId, new_user_id
@@ -194,9 +195,6 @@ class Accounts:
         """
         async with self._db.begin() as session:
             user = await _changed(session, user_id)
-            # A turn that is being stored has its conversation, and comes to the user behind it.
-            held = select(Conversation.id).where(Conversation.user_id == user_id)
-            await session.execute(held.order_by(Conversation.id).with_for_update())
             session.add(Departure(user_id=user_id, left_at=self.now()))
             note(session, AuditAct.ACCOUNT_REMOVED, user_id)
             await session.delete(user)
@@ -221,6 +219,16 @@ class Accounts:
             raise Conflict("There is an account with this address.", field="email") from error
         note(session, AuditAct.ACCOUNT_CREATED, user.id, role=role)
         return user.id
+
+
+def hold_user(session: Session, user_id: UserId) -> None:
+    """Keep an account from being removed until the caller's transaction ends.
+
+    Before anything of theirs is locked: a removal then waits at its door, or is over. Of who is gone
+    already nothing is held, and nothing is found.
+    """
+    user = select(User.id).where(User.id == user_id)
+    session.execute(user.with_for_update(read=True, key_share=True))
 
 
 async def _changed(session: AsyncSession, user_id: UserId, *, keeps_admin: bool = False) -> User:

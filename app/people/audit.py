@@ -78,10 +78,9 @@ async def note_failure(
     Nobody is promised these rows.
     """
     async with db.jot() as session:
-        old = utc_now() - FAILURES_KEPT
-        await session.execute(
-            delete(AuditEntry).where(AuditEntry.act.in_(_FAILURES), AuditEntry.at < old)
-        )
+        old = AuditEntry.act.in_(_FAILURES), AuditEntry.at < utc_now() - FAILURES_KEPT
+        free = select(AuditEntry.id).where(*old).with_for_update(skip_locked=True)
+        await session.execute(delete(AuditEntry).where(AuditEntry.id.in_(free)))
         note(session, act, user_id, **details)
 
 

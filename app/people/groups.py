@@ -8,12 +8,12 @@ import msgspec
 from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 
-from app.db.base import Database
+from app.db.base import Database, serialise
 from app.db.models import Group, GroupMember, User
 from app.db.types import AuditAct, utc_now
 from app.errors import Conflict, NotFound
 from app.ids import GroupId, UserId, new_group_id
-from app.people.accounts import normal_name
+from app.people.accounts import ADMINS, hold_user, normal_name
 from app.people.audit import note
 
 
@@ -77,6 +77,8 @@ class Groups:
         """What was published to it alone is read by nobody any more. Raises `NotFound`."""
         query = delete(Group).where(Group.id == group_id).returning(Group.name)
         async with self._db.begin() as session:
+            # Members and invitations hang on it, as they do on an account that is being removed.
+            await serialise(session, ADMINS)
             name = await session.scalar(query)
             if name is None:
                 raise _not_found()
@@ -85,6 +87,7 @@ class Groups:
     async def join(self, group_id: GroupId, user_id: UserId) -> None:
         """Raises `NotFound` for the group and for the account."""
         async with self._db.begin() as session:
+            await session.run_sync(hold_user, user_id)
             # One at a time: whoever joins twice at once is in once.
             if await session.get(Group, group_id, with_for_update=True) is None:
                 raise _not_found()

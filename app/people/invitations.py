@@ -7,17 +7,24 @@ admin; it, the settings and a command all pass one lock, so there is exactly one
 from datetime import datetime, timedelta
 
 import msgspec
-from sqlalchemy import delete, or_, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Select, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import Database, serialise
-from app.db.models import GroupMember, Invitation, InvitationGroup, User
+from app.db.models import Group, GroupMember, Invitation, InvitationGroup, User
 from app.db.types import AccountRole, AuditAct
 from app.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from app.ids import GroupId, InvitationId, UserId, new_invitation_id
 from app.people import audit
-from app.people.accounts import ADMINS, Accounts, digest, first_admin, new_secret, normal_name
+from app.people.accounts import (
+    ADMINS,
+    Accounts,
+    digest,
+    first_admin,
+    hold_user,
+    new_secret,
+    normal_name,
+)
 
 LINK = timedelta(days=7)
 MOST_OPEN = 1000
@@ -75,6 +82,11 @@ class Invitations:
         group_ids = tuple(dict.fromkeys(group_ids))
         async with self._db.begin() as session:
             await serialise(session, ADMINS)
+            await session.run_sync(hold_user, admin_id)
+            groups = select(Group.id).where(Group.id.in_(group_ids)).order_by(Group.id)
+            held = await session.scalars(groups.with_for_update(read=True, key_share=True))
+            if set(group_ids) - set(held):
+                raise NotFound("There is no such group.", field="group_ids")
             await session.execute(delete(Invitation).where(Invitation.expires_at <= now))
             if len(await _open(session, now)) >= MOST_OPEN:
                 raise Conflict(f"{MOST_OPEN} invitations wait already; revoke some first.")
@@ -83,10 +95,6 @@ class Invitations:
             session.add_all(
                 InvitationGroup(invitation_id=invitation.id, group_id=one) for one in group_ids
             )
-            try:
-                await session.flush()
-            except IntegrityError as error:
-                raise NotFound("There is no such group.", field="group_ids") from error
             audit.note(session, AuditAct.INVITATION_CREATED, invitation.id, role=role)
         return NewInvitation(token=token, view=_view(invitation, group_ids))
 
@@ -124,7 +132,7 @@ class Invitations:
         """
         async with self._db.read() as session:
             # First whether it is a link at all: a hash is too dear to be had for nothing.
-            await self._find(session, token)
+            await self._find(session, _standing(token, self._now()))
         encoded = await self._passwords.hash(password)
         async with self._db.begin() as session:
             await serialise(session, ADMINS)
@@ -137,7 +145,9 @@ class Invitations:
 
         Without a password nobody becomes the first admin: who is that must not hang on others.
         """
-        invitation = await self._find(session, token)
+        # Whoever revokes it meanwhile is too late, or was quicker.
+        standing = _standing(token, self._now()).with_for_update(of=Invitation)
+        invitation = await self._find(session, standing)
         if invitation.created_by is None and not encoded:
             raise Forbidden("The first administrator has a password.", code="needs_password")
         invitation.used_at = self._now()
@@ -192,20 +202,8 @@ class Invitations:
 
     # ------------------------------------------------------------ rows
 
-    async def _find(self, session: AsyncSession, token: str) -> Invitation:
-        query = (
-            select(Invitation)
-            .outerjoin(User, User.id == Invitation.created_by)
-            .where(Invitation.token_digest == digest(token), Invitation.used_at.is_(None))
-            .where(Invitation.expires_at > self._now())
-            .where(
-                or_(
-                    Invitation.created_by.is_(None),
-                    (User.role == AccountRole.ADMIN) & User.disabled_at.is_(None),
-                )
-            )
-        )
-        found = await session.scalar(query)
+    async def _find(self, session: AsyncSession, standing: Select[Invitation]) -> Invitation:
+        found = await session.scalar(standing)
         is_first = found is not None and found.created_by is None
         if found is None or (is_first and await first_admin(session) is not None):
             raise Unauthenticated(
@@ -213,6 +211,22 @@ class Invitations:
                 code="invalid_link",
             )
         return found
+
+
+def _standing(token: str, now: datetime) -> Select[Invitation]:
+    """The link's, unless it is used or too old, or its maker is no administrator any more."""
+    return (
+        select(Invitation)
+        .outerjoin(User, User.id == Invitation.created_by)
+        .where(Invitation.token_digest == digest(token), Invitation.used_at.is_(None))
+        .where(Invitation.expires_at > now)
+        .where(
+            or_(
+                Invitation.created_by.is_(None),
+                (User.role == AccountRole.ADMIN) & User.disabled_at.is_(None),
+            )
+        )
+    )
 
 
 async def _open(session: AsyncSession, now: datetime) -> list[Invitation]:

@@ -22,6 +22,7 @@ from app.people.accounts import (
     Principal,
     by_email,
     digest,
+    hold_user,
     new_secret,
     spelled,
 )
@@ -173,7 +174,10 @@ class Logins:
         query = delete(Login).where(
             Login.user_id == principal.user_id, Login.id != principal.credential_id
         )
+        owner = select(User.id).where(User.id == principal.user_id)
         async with self._db.begin() as session:
+            # As whoever changes the password has it, and then ends the same logins.
+            await session.execute(owner.with_for_update(key_share=True))
             ended = list(await session.scalars(query.returning(Login.id)))
         for login_id in ended:
             self._revocations.revoke(login_id)
@@ -235,6 +239,7 @@ class Logins:
         `Unauthenticated` where the account is gone already.
         """
         async with self._db.begin() as session:
+            await session.run_sync(hold_user, user_id)
             user = await session.get(User, user_id)
             if user is None or user.disabled_at is not None:
                 raise Unauthenticated("This account is gone.")
@@ -254,7 +259,8 @@ class Logins:
             last_seen_at=now,
             expires_at=now + IDLE,
         )
-        await session.execute(delete(Login).where(Login.expires_at <= now))
+        old = select(Login.id).where(Login.expires_at <= now).with_for_update(skip_locked=True)
+        await session.execute(delete(Login).where(Login.id.in_(old)))
         session.add(login)
         return SignedIn(token=token, principal=_principal(login, role))
 

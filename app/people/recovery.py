@@ -17,7 +17,7 @@ from app.db.models import Login, PasswordLink, User
 from app.db.types import AccountRole, AuditAct
 from app.errors import NotFound, Unauthenticated
 from app.ids import UserId
-from app.people.accounts import ADMINS, Accounts, digest, new_secret
+from app.people.accounts import ADMINS, Accounts, digest, hold_user, new_secret
 from app.people.audit import note
 from app.people.logins import Logins, SignedIn
 
@@ -50,6 +50,7 @@ class Recovery:
         )
         async with self._db.begin() as session:
             await serialise(session, ADMINS)
+            await session.run_sync(hold_user, user_id)
             if await session.get(User, user_id) is None:
                 raise NotFound("There is no such account.")
             await session.execute(delete(PasswordLink).where(PasswordLink.user_id == user_id))

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Row,
     bindparam,
     case,
+    event,
     select,
     update,
 )
@@ -46,6 +47,18 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     held_tokens: int
     """The most that it may take, as far as that is known."""
     stored_bytes: int
+
+
+class _Hold(msgspec.Struct):
+    """A turn that was let in."""
+
+    ask: Ask
+    besides: int
+    """What it takes along of drafts and titles, as long as that may come to nothing."""
+
+    def keep(self) -> None:
+        """What it took along is counted for good."""
+        self.besides = 0
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +105,7 @@ class Usage:
         self.quotas = quotas
         self._rates = rates.Rates()
         self._db = db
-        self._holds: dict[ResponseId, Ask] = {}
+        self._holds: dict[ResponseId, _Hold] = {}
         self._adding = threading.Lock()
         self._besides = Counter[UserId]()
         """Tokens of drafts and titles, until the next message takes them along."""
@@ -122,8 +135,22 @@ class Usage:
     # ------------------------------------------------------------ turns
 
     def admit(self, session: Session, ask: Ask) -> None:
-        """Count a turn. Raises `QuotaExceeded`."""
-        besides = self._besides[ask.user_id]
+        """Count a turn, and hold what it may take. Raises `QuotaExceeded`.
+
+        Whatever becomes of the transaction, it is to be released.
+        """
+        self.release(ask.response_id)  # by an attempt before this one
+        with self._adding:
+            besides = self._besides.pop(ask.user_id, 0)
+        try:
+            self._check(session, ask, besides)
+        except BaseException:
+            self.besides(ask.user_id, besides)
+            raise
+        held = self._holds[ask.response_id] = _Hold(ask, besides)
+        event.listen(session, "after_commit", lambda _: held.keep(), once=True)
+
+    def _check(self, session: Session, ask: Ask, besides: int) -> None:
         meter = self._count(session, ask.user_id, ask.stored_bytes, requests=1, tokens=besides)
         now = self.quotas.now()
         limits = self.quotas.limits(session, ask.user_id)
@@ -138,8 +165,6 @@ class Usage:
             allowed = limits[kind].allowed
             if allowed is not None and amount > allowed:
                 raise refusal(kind, allowed, now)
-        self._holds[ask.response_id] = ask
-        self.besides(ask.user_id, -besides)
 
     async def let_in(self, ask: Ask) -> None:
         """`admit` for what is not stored."""
@@ -147,7 +172,9 @@ class Usage:
 
     def release(self, response_id: ResponseId) -> None:
         """It does not run (any more)."""
-        self._holds.pop(response_id, None)
+        held = self._holds.pop(response_id, None)
+        if held is not None:
+            self.besides(held.ask.user_id, held.besides)
 
     def settle(
         self, session: Session, response_id: ResponseId, cost: Cost, stored_bytes: int = 0
@@ -156,9 +183,10 @@ class Usage:
 
         Of a user who was removed meanwhile nothing is counted.
         """
-        ask = self._holds.get(response_id)
-        if ask is None:
+        held = self._holds.get(response_id)
+        if held is None:
             return
+        ask = held.ask
         day = today(self.quotas.now())
         values = {
             "stored_bytes": Meter.stored_bytes + stored_bytes,
@@ -176,7 +204,8 @@ class Usage:
         self.release(response_id)
 
     def _held_by(self, user_id: UserId) -> Sequence[Ask]:
-        return [one for one in list(self._holds.values()) if one.user_id == user_id]
+        asks = [held.ask for held in list(self._holds.values())]
+        return [one for one in asks if one.user_id == user_id]
 
     # ------------------------------------------------------------ besides turns
 

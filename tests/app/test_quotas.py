@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
+from app.chat import stored, turns
 from app.chat.apart import Apart
 from app.chat.conversations import Changes
 from app.chat.export import Export
@@ -16,7 +19,7 @@ from app.chat.library import Access, Text
 from app.db.base import Database
 from app.db.models import Conversation, Message, Meter, Response
 from app.db.types import ItemKind, QuotaKind, Visibility, text_bytes, utc_now
-from app.errors import AppError, Conflict, NotFound, QuotaExceeded
+from app.errors import AppError, Conflict, NotFound, QuotaExceeded, Unavailable
 from app.events import ResponseEnded, TextDelta
 from app.ids import ConversationId, UserId
 from app.people.accounts import Accounts, Principal
@@ -24,6 +27,7 @@ from app.people.groups import Groups
 from app.people.keys import Keys
 from app.people.quotas import Limit, Quotas, choose, midnight
 from engine.api import Limits
+from tests.kit.db import held, waiting
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.echo import REPLY_TOKENS, EchoEngine
 
@@ -425,6 +429,80 @@ async def test_the_tokens_of_drafts_count_with_the_next_message(db: Database):
     cost = usage.input_tokens - usage.cached_tokens + usage.output_tokens
     assert used[QuotaKind.TOKENS] == 400 + cost
     assert may == [True, False]
+
+
+async def tokens_of(db: Database, user_id: UserId) -> int:
+    async with db.read() as session:
+        return await session.scalar(select(Meter.tokens).where(Meter.user_id == user_id)) or 0
+
+
+async def test_turns_that_come_at_once_count_the_tokens_of_drafts_once(db: Database):
+    async with open_domain(db, EchoEngine()) as domain:
+        ann = await new_person(db)
+        await domain.ended(ann, await domain.respond(ann, "hello"))
+        before = await tokens_of(db, ann.user_id)
+        domain.usage.besides(ann.user_id, 400)
+        async with held(db, select(Meter)):
+            asked = [asyncio.create_task(domain.respond(ann, f"turn {n}")) for n in range(2)]
+            await waiting(db, 2)
+        ends = [await domain.ended(ann, await one) for one in asked]
+        after = await tokens_of(db, ann.user_id)
+
+    usages = [end.response.usage for end in ends]
+    cost = sum(one.input_tokens - one.cached_tokens + one.output_tokens for one in usages if one)
+    assert after - before == 400 + cost
+
+
+async def test_a_turn_that_could_not_be_stored_holds_nothing_and_takes_nothing_along(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    def full(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    async with open_domain(db, EchoEngine()) as domain:
+        ann = await new_person(db)
+        domain.usage.besides(ann.user_id, 400)
+        with monkeypatch.context() as patch:
+            patch.setattr(stored, "_add_turn", full)
+            with pytest.raises(OSError, match="full"):
+                await domain.respond(ann, "hello")
+        used = {one.kind: one.used for one in await domain.usage.of(ann.user_id)}
+        end = await domain.ended(ann, await domain.respond(ann, "hello"))
+        after = await tokens_of(db, ann.user_id)
+
+    assert (used[QuotaKind.GENERATIONS], used[QuotaKind.TOKENS]) == (0, 400)
+    usage = end.response.usage
+    assert usage is not None
+    assert after == 400 + usage.input_tokens - usage.cached_tokens + usage.output_tokens
+
+
+async def test_an_end_whose_acknowledgement_was_lost_is_counted_once(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    """It is stored until the database says so; that it was stored already is seen."""
+    engine, write, losses = EchoEngine(), db.write, iter([True])
+    engine.hold(2)
+
+    async def write_unheard(work: Callable[[Session], object]) -> None:
+        await write(work)
+        if next(losses, False):
+            raise Unavailable("The database is away.")
+
+    monkeypatch.setattr(turns, "STORE_AGAIN_S", (0.0,))
+
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        response = await domain.respond(ann, "hello")
+        monkeypatch.setattr(db, "write", write_unheard)
+        engine.release()
+        await domain.ended(ann, response)
+        used = {one.kind: one.used for one in await domain.usage.of(ann.user_id)}
+        days = await domain.usage.days(ann.user_id, "2026-01-01")
+        sums = await stored_bytes(db, ann.user_id)
+
+    assert [day.requests for day in days] == [1]
+    assert (used[QuotaKind.REQUESTS], used[QuotaKind.GENERATIONS]) == (1, 0)
+    assert len(set(sums)) == 1
 
 
 @pytest.mark.parametrize("store", [True, False], ids=["stored", "not stored"])

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from app.chat.ledger import Node
 from app.chat.sequels import Sequels, Source, parted, tokens_of
@@ -18,6 +19,7 @@ from app.events import ConversationView, ResponseStatus
 from app.frames import ConversationChanged, ErrorFrame, SummaryCreate, SummaryCreated
 from app.ids import ConversationId, MessageId, new_message_id
 from app.people.accounts import Principal
+from app.people.usage import Ask
 from engine.api import (
     Finished,
     FinishReason,
@@ -31,6 +33,7 @@ from engine.api import (
     Seam,
 )
 from engine.errors import EngineLost
+from tests.kit.db import Pause
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.echo import CARD, EchoEngine
 from tests.kit.peers import engine_of, somebody_at
@@ -284,6 +287,32 @@ async def test_15_a_summary_that_is_stopped_leaves_nothing(db: Database):
         await talk.summaries.stop(talk.who.user_id, source_id)
 
     assert refused.value.code == "summary_stopped"
+
+
+async def test_a_summary_that_is_stopped_as_it_is_let_in_holds_nothing(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    async with talking(db, EchoEngine()) as talk:
+        source_id = await talk.begin("Ships?")
+        usage, admitted = talk.domain.usage, Pause(db)
+        admit = usage.admit
+
+        def admit_slowly(session: Session, ask: Ask) -> None:
+            admit(session, ask)
+            admitted.here()
+
+        monkeypatch.setattr(usage, "admit", admit_slowly)
+        asking = asyncio.create_task(talk.go_on(source_id))
+        await admitted.reached.wait()
+        stopping = asyncio.create_task(talk.summaries.stop(talk.who.user_id, source_id))
+        await asyncio.sleep(0)
+        admitted.go_on.set()
+        await stopping
+        with pytest.raises(Conflict):
+            await asking
+        used = {one.kind: one.used for one in await usage.of(talk.who.user_id)}
+
+    assert used[QuotaKind.GENERATIONS] == 0
 
 
 async def test_13_a_summary_goes_on_without_whoever_asked(db: Database):

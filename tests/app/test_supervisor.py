@@ -1,14 +1,18 @@
 """All live turns: accepted once, owned by the server, swept, drained, found by their owner."""
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from app.chat import memory
 from app.chat.stored import StoredLedger
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
+from app.db.types import QuotaKind
 from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved, Unavailable
 from app.events import ResponseCreated, ResponseEnded, ResponseStatus, TextDelta, TextDone
 from app.frames import ConversationChanged, MessageAdded, ResponseStarted
@@ -19,6 +23,8 @@ from engine.api import Message as Said
 from engine.errors import EngineLost
 from tests.kit.domain import new_person, open_domain
 from tests.kit.echo import REPLY_TOKENS, EchoEngine
+
+T = TypeVar("T")
 
 
 async def count(db: Database, table: type[Conversation | Message | Response]) -> int:
@@ -639,3 +645,41 @@ async def test_an_ended_log_is_rebuilt_from_storage(db: Database):
     assert isinstance(last, ResponseEnded)
     assert (last.response, last.text) == (end.response, end.text)
     assert len(events) == 9
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "not stored"])
+async def test_17_a_turn_whose_acknowledgement_was_lost_is_no_answer_for_ever(
+    db: Database, monkeypatch: pytest.MonkeyPatch, *, stored: bool
+):
+    """The database went away between its commit and its word, or just before: nobody knows which."""
+    engine, write, losses = EchoEngine(), db.write, iter([True])
+    engine.hold()
+
+    async def write_unheard(work: Callable[[Session], T]) -> T:
+        is_lost = next(losses, False)
+        if is_lost and not stored:
+            raise Unavailable("The database is away.")
+        done = await write(work)
+        if is_lost:
+            raise Unavailable("The database is away.")
+        return done
+
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        conversation = await domain.conversations.create(ann.user_id)
+        monkeypatch.setattr(db, "write", write_unheard)
+        with pytest.raises(Unavailable):
+            await domain.send(ann, conversation.id, "hello", client_message_id="c1")
+        while domain.supervisor.live_turns:  # noqa: ASYNC110  what is waited for has no event
+            await asyncio.sleep(0)
+        engine.release()
+        again = await domain.send(ann, conversation.id, "hello", client_message_id="c1")
+        end = await domain.ended(ann, again.response)
+        later = await domain.say(ann, conversation.id, "go on")
+        used = {one.kind: one.used for one in await domain.usage.of(ann.user_id)}
+
+    assert again.fresh is not stored
+    reason = "interrupted" if stored else None
+    assert end.response.incomplete_reason == reason
+    assert later.response.status is ResponseStatus.COMPLETED
+    assert (used[QuotaKind.REQUESTS], used[QuotaKind.GENERATIONS]) == (2, 0)

