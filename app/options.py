@@ -203,11 +203,12 @@ Dtype = Annotated[
     about("Number format of weights and cache.", fix="use auto, float32 or bfloat16"),
 ]
 Kernels = Annotated[
-    Literal["auto", "native", "torch"],
+    Literal["auto", "native", "flash", "torch"],
     about(
-        "What computes on a CPU: `native`, kernels that are built at start with the machine's C++ "
-        "compiler; `torch`; or `auto`, native where it can be.",
-        fix="use auto, native or torch",
+        "What computes: on a CPU `native`, kernels that are built at start with the machine's C++ "
+        "compiler; on a GPU `flash`, attention by an installed flash-attn package; `torch`; or "
+        "`auto`, whichever of the others can, else torch.",
+        fix="use auto, native, flash or torch",
     ),
 ]
 Weights = Annotated[

@@ -17,13 +17,13 @@ DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 PREFIX_INDEXES = ("radix", "hashed")
 RETENTIONS = ("cost", "lru")
-KERNELS = ("auto", "native", "torch")
+KERNELS = ("auto", "native", "flash", "torch")
 WEIGHTS = ("auto", "file", "dtype")
 
 # The least value of each number, and what to do about a smaller one.
 _LEAST = {
     "kv_memory_bytes": (1 << 20, "give the pool at least 1 MiB"),
-    "block_tokens": (1, "use a positive number of tokens, 16 is the default"),
+    "block_tokens": (1, "use a positive number of tokens, or leave it out"),
     "context_tokens": (2, "leave it out for the model's own context"),
     "step_tokens": (1, "use a positive number of tokens, 512 is the default"),
     "max_running": (1, "allow at least one running job"),
@@ -43,8 +43,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of safetensors, a GGUF file, a hub name, or `default`."""
     kv_memory_bytes: int | None = None
     """Size of the KV pool. None: a quarter of the memory that is available, at most 2 GiB."""
-    block_tokens: int = 16
-    """Token slots in a block."""
+    block_tokens: int | None = None
+    """Token slots in a block. None: 16, or as many as what attends wants."""
     context_tokens: int | None = None
     """Longest prompt with its reply. None: as long as the model allows."""
     pinned_share: float = 0.8
@@ -65,7 +65,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Threads of the matrix products, for the whole process. None: torch's own choice."""
     device: str = "auto"
     kernels: str = "auto"
-    """What computes a step: `native`, built at start; `torch`; `auto` is native where it can be."""
+    """What computes a step on a CPU: `native`, built at start, or torch; what attends on a GPU:
+    `flash`, a flash-attn package, or torch. `auto` is either where it can be, `torch` neither."""
     weights: str = "auto"
     """What steps of few tokens multiply with: `file`, the groups of a GGUF file as it has them;
     `dtype`, weights rounded to that; `auto` is file where it can be and serves bfloat16."""

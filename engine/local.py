@@ -321,23 +321,21 @@ def _assemble(config: EngineConfig, report: Callable[[str], None], make_cache: M
         report("checking the model against its own attention")
         runner.warm_up()
         renderer = rendering.result()
-    card = _card(loaded, runner, renderer, config)
+    card = _card(loaded, runner, renderer)
     core_config = _core_config(card, config, runner.disk_bytes)
     core = Core(core_config, cache=make_cache(core_config, time.thread_time))
     core.load(runner.parked())
     return _Parts(core=core, runner=runner, renderer=renderer, card=card)
 
 
-def _card(
-    loaded: LoadedModel, runner: ModelRunner, renderer: Renderer, config: EngineConfig
-) -> ModelCard:
+def _card(loaded: LoadedModel, runner: ModelRunner, renderer: Renderer) -> ModelCard:
     return ModelCard(
         name=loaded.name,
         model_fingerprint=loaded.model_fingerprint,
         template_fingerprint=loaded.template_fingerprint,
         boot_id=secrets.token_hex(8),
         context_tokens=loaded.context_tokens,
-        block_tokens=config.block_tokens,
+        block_tokens=runner.pool.block_tokens,
         pool_blocks=runner.pool.blocks,
         kv_bytes_per_token=loaded.kv.token_bytes,
         dtype=loaded.dtype_name,

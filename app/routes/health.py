@@ -70,10 +70,10 @@ async def metrics(
     db: NamedDependency[Database],
     supervisor: NamedDependency[Supervisor],
 ) -> Response[bytes]:
-    registry = CollectorRegistry()
-    registry.register(EngineCollector(await engine.stats(), gate.open_sockets))
+    registry, card = CollectorRegistry(), await engine.info()
+    registry.register(EngineCollector(card, await engine.stats(), gate.open_sockets))
     ProcessCollector(registry=registry)
-    supervisor.record.expect((await engine.info()).name)
+    supervisor.record.expect(card.name)
     told = map(generate_latest, (registry, supervisor.record.registry, db.figures.registry))
     return Response(b"".join(told), media_type=CONTENT_TYPE_LATEST)
 

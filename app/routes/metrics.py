@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from engine.api import CacheSource, FinishReason, MissReason, RetentionClass, Stats
+from engine.api import CacheSource, FinishReason, MissReason, ModelCard, RetentionClass, Stats
 from engine.figures import EvictionReason, Histogram
 
 K = TypeVar("K", bound=str)
@@ -28,7 +28,8 @@ K = TypeVar("K", bound=str)
 class EngineCollector(Collector):
     """One look at the engine's counters."""
 
-    def __init__(self, stats: Stats, open_sockets: int) -> None:
+    def __init__(self, card: ModelCard, stats: Stats, open_sockets: int) -> None:
+        self._card = card
         self._stats = stats
         self._open_sockets = open_sockets
 
@@ -39,6 +40,7 @@ class EngineCollector(Collector):
         yield from self._drafts()
         yield from self._times()
         yield from self._work()
+        yield self._what()
 
     def _prompts(self) -> Iterator[Metric]:
         stats = self._stats
@@ -183,6 +185,20 @@ class EngineCollector(Collector):
         yield _counter("engine_steps", "Forward passes.", stats.steps)
         yield _counter("engine_step_seconds", "Time in forward passes.", stats.step_s)
         yield _counter("cache_seconds", "Time in the cache's own work.", stats.cache_s)
+
+    def _what(self) -> Metric:
+        card = self._card
+        labels = {
+            "model": card.name,
+            "dtype": card.dtype,
+            "device": card.device,
+            "attention": card.attention,
+        }
+        family = GaugeMetricFamily(
+            "keepwarm_engine_info", "Always 1: its labels say what computes.", labels=list(labels)
+        )
+        family.add_metric(list(labels.values()), 1)
+        return family
 
 
 def _every(kinds: Iterable[K], counts: Mapping[K, int]) -> dict[K, int]:

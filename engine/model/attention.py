@@ -1,91 +1,69 @@
-"""Attention over keys that lie in the pool, written with torch products.
+"""Attention over the pool: what every backend computes, and which one serves.
 
-Owns the arithmetic and nothing else: it is handed keys and values (views where blocks are
-neighbours, gathered rows where not) and refuses to know blocks, layers and sequences.
-
-The query heads that share a KV head are folded into rows, so that KV heads are the batch and no
-key is repeated. Two forms, each where it was measured to be faster (2 cores, bfloat16): single rows
-go through `scaled_dot_product_attention`; many rows through two plain products with a softmax
-between them, 1.7 to 1.9 times as fast at 49 rows or more. A causal mask is always our own:
-`is_causal` aligns at the top left, which is wrong where the keys start before the rows do.
+A backend is one module: `engine/model/torch_attention.py` everywhere, `engine/model/native/passes.py`
+on a CPU, `engine/model/flash.py` on a GPU. They are held to one contract by one suite
+(`tests/kit/paged.py`). This one refuses to know how any of them computes.
 """
 
+import contextlib
+from collections.abc import Sequence
+from typing import Protocol
+
 import torch
-import torch.nn.functional as F  # noqa: N812  the name that the field knows
 
-# Rows per product: keys beyond a chunk's last row are never multiplied.
-ROW_CHUNK = 256
-
-
-def attend_many(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float
-) -> torch.Tensor:
-    """Causal attention of the last `rows` of `tokens` positions, one sequence.
-
-    Args:
-        query: [rows, query heads, head size].
-        keys: [tokens, KV heads, head size]; row i sees keys `[0, tokens - rows + i]`.
-        values: as keys.
-        scaling: what products are multiplied with before the softmax.
-
-    Returns:
-        [rows, query heads, head size].
-    """
-    rows, tokens = query.shape[0], keys.shape[0]
-    out = torch.empty_like(query)
-    keys = keys.permute(1, 2, 0)  # [kv heads, head size, tokens]
-    values = values.transpose(0, 1)  # [kv heads, tokens, head size]
-    for start in range(0, rows, ROW_CHUNK):
-        end = min(start + ROW_CHUNK, rows)
-        seen = tokens - rows + end
-        chunk = _attend_chunk(query[start:end] * scaling, keys[..., :seen], values[:, :seen])
-        out[start:end] = chunk
-    return out
+from engine.model.flash import FlashAttention, FlashKernel
+from engine.model.native.library import Library, Unavailable
+from engine.model.native.passes import Reader
+from engine.model.pool import Pool
+from engine.model.torch_attention import TorchAttention
+from engine.step import Run
 
 
-def _attend_chunk(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    rows, query_heads, size = query.shape
-    kv_heads, _, tokens = keys.shape
-    group = query_heads // kv_heads
-    # [kv heads, group * rows, head size]
-    folded = query.view(rows, kv_heads, group, size).permute(1, 2, 0, 3)
-    scores = folded.reshape(kv_heads, group * rows, size) @ keys
-    ahead = torch.ones(rows, rows, dtype=torch.bool, device=query.device).triu_(1)
-    scores.view(kv_heads, group, rows, tokens)[..., tokens - rows :].masked_fill_(ahead, -torch.inf)
-    # torch keeps float32 inside a bfloat16 softmax; asking for a float32 result is 3x slower.
-    mixed = scores.softmax(-1) @ values
-    return mixed.view(kv_heads, group, rows, size).permute(2, 0, 1, 3).reshape(query.shape)
+class StepAttention(Protocol):
+    """Attention of one step's runs, layer by layer, once their keys and values are written."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, scaling: float, window: int | None
+    ) -> torch.Tensor:
+        """The rows of all runs, in their order, each over its own sequence.
+
+        Args:
+            layer: whose keys and values of the pool are read.
+            query: [rows, query heads, head size], the pool's dtype, the last dimension contiguous.
+            scaling: what products are multiplied with before the softmax.
+            window: how many positions a row sees, its own the last of them; None: all up to it.
+
+        Returns:
+            As `query`. Nothing is read but the slots of `[0, end)` of each run's sequence.
+        """
+        ...
 
 
-def attend_single(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+class Attention(Protocol):
+    """A backend over one pool."""
+
+    @property
+    def name(self) -> str:
+        """As `doctor` and the figures tell it."""
+        ...
+
+    def over(self, runs: Sequence[Run]) -> StepAttention:
+        """What all layers share of a step; the runs have rows, and their blocks are the pool's."""
+        ...
+
+
+def attention_over(
+    pool: Pool,
     *,
-    bias: torch.Tensor | None,
-    scaling: float,
-) -> torch.Tensor:
-    """One row each of a batch of sequences over all their keys.
-
-    Args:
-        query: [batch, query heads, head size].
-        keys: [batch, tokens, KV heads, head size].
-        values: as keys.
-        bias: [batch, tokens], 0 where a key is seen and -inf at padding, which must hold finite
-            numbers; None where nothing is padded.
-        scaling: what products are multiplied with before the softmax.
-
-    Returns:
-        [batch, query heads, head size].
-    """
-    batch, query_heads, size = query.shape
-    kv_heads = keys.shape[2]
-    folded = query.view(batch, kv_heads, query_heads // kv_heads, size)
-    mixed = F.scaled_dot_product_attention(
-        folded,
-        keys.transpose(1, 2),
-        values.transpose(1, 2),
-        attn_mask=None if bias is None else bias[:, None, None],
-        scale=scaling,
-    )
-    return mixed.reshape(batch, query_heads, size)
+    query_heads: int,
+    flash: FlashKernel | None,
+    library: Library | None,
+    uses_views: bool,
+) -> Attention:
+    """flash-attn or the native kernels where loading found them to serve, else torch."""
+    if flash is not None:
+        return FlashAttention(flash, pool)
+    if library is not None:
+        with contextlib.suppress(Unavailable):
+            return Reader(library, pool, query_heads, torch.get_num_threads())
+    return TorchAttention(pool, uses_views=uses_views)

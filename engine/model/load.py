@@ -20,6 +20,7 @@ from transformers.utils import cached_file
 
 from engine.config import EngineConfig
 from engine.errors import Misconfigured
+from engine.model.flash import Card, FlashKernel, find_flash
 from engine.model.groups import NoGroups, groups_file, groups_in
 from engine.model.memory import give_back
 from engine.model.native.decoder import FEW_ROWS, Decoder
@@ -64,6 +65,8 @@ class LoadedModel:
     """The native kernels, where those are what serves."""
     decoder: Decoder | None
     """The model's weights for them; None where they know its attention at most."""
+    flash: FlashKernel | None
+    """The flash-attn package that attends, where one serves."""
 
     @property
     def dtype_name(self) -> str:
@@ -102,8 +105,12 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
         folder = Path(cached_file(source, "config.json")).parent
     _check_tokenizer(config.model, tokenizer)
     text_config = model.config.get_text_config()
+    context_tokens = _context_tokens(config, text_config)
+    kv = _kv_shape(text_config, dtype)
     model = model.eval().to(device).requires_grad_(requires_grad=False)
-    native, decoder = _native(model, config, progress)
+    slides = _slides(text_config, context_tokens)
+    native, decoder = _native(model, config, progress, slides=slides)
+    flash = _flash(config, kv, device, dtype=dtype, progress=progress)
     has_groups = _take_groups(decoder, folder, config, progress)
     if decoder is None and dtype == torch.bfloat16 and device.type == "cpu":
         pack_linears(model)
@@ -114,24 +121,29 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
         tokenizer=tokenizer,
         model_fingerprint=_model_fingerprint(folder, text_config, dtype, has_groups=has_groups),
         template_fingerprint=_template_fingerprint(tokenizer),
-        context_tokens=_context_tokens(config, text_config),
+        context_tokens=context_tokens,
         vocabulary_tokens=text_config.vocab_size,
         eos_token_ids=_eos_token_ids(model, tokenizer),
-        kv=_kv_shape(text_config, dtype),
+        kv=kv,
         dtype=dtype,
         device=device,
         library=native,
         decoder=decoder,
+        flash=flash,
     )
 
 
 def _native(
-    model: Any, config: EngineConfig, progress: Progress
+    model: Any, config: EngineConfig, progress: Progress, *, slides: bool
 ) -> tuple[Library | None, Decoder | None]:
     """The kernels and what they know of the model; says why, where that is not all of it."""
     kernels = None
     try:
-        if config.kernels != "torch" and model.device.type == "cpu":
+        if config.kernels == "native" and model.device.type != "cpu":
+            raise Unavailable("they run on a CPU only")
+        if config.kernels in ("auto", "native") and model.device.type == "cpu":
+            if slides:
+                raise Unavailable("they know no sliding windows")
             kernels = library(config.data_dir)
             return kernels, Decoder(kernels, model)
     except Unavailable as error:
@@ -140,6 +152,28 @@ def _native(
         part = "all but attention" if kernels else "all"
         progress(f"torch computes {part}, not the native kernels: {error}")
     return kernels, None
+
+
+def _flash(
+    config: EngineConfig,
+    kv: KVShape,
+    device: torch.device,
+    *,
+    dtype: torch.dtype,
+    progress: Progress,
+) -> FlashKernel | None:
+    """The flash-attn package that serves on a GPU; says why, where none does."""
+    if config.kernels not in ("auto", "flash"):
+        return None
+    kernel, problem = None, "they run on a GPU only"
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        kernel, problem = find_flash(Card(capability, dtype, kv.head_size, config.block_tokens))
+        if kernel is None:
+            progress(f"torch computes attention, no flash-attn package: {problem}")
+    if kernel is None and config.kernels == "flash":
+        raise Misconfigured(f"kernels is 'flash': {problem}; use auto or torch")
+    return kernel
 
 
 def _take_groups(
@@ -211,12 +245,12 @@ def _context_tokens(config: EngineConfig, text_config: Any) -> int:
     tokens = limit if config.context_tokens is None else config.context_tokens
     if tokens > limit:
         raise Misconfigured(f"context_tokens is {tokens}: the model allows {limit}")
-    _check_attention(config.model, text_config, tokens)
+    _check_attention(config.model, text_config)
     return tokens
 
 
-def _check_attention(name: str, text_config: Any, context_tokens: int) -> None:
-    """Raise `Misconfigured` for what is not plain causal attention within the context.
+def _check_attention(name: str, text_config: Any) -> None:
+    """Raise `Misconfigured` for what is no causal attention, windowed or not.
 
     The runner's warm-up compares logits as well; this finds what a short prompt would not show.
     """
@@ -225,15 +259,23 @@ def _check_attention(name: str, text_config: Any, context_tokens: int) -> None:
         for kind in sorted(set(getattr(text_config, "layer_types", None) or ()))
         if kind not in ("full_attention", "sliding_attention")
     ]
-    window = getattr(text_config, "sliding_window", None)
-    slides = getattr(text_config, "use_sliding_window", True)
-    if window is not None and slides and window < context_tokens:
-        problems.append(f"a sliding window of {window} tokens (set context_tokens to that or less)")
     rope = (getattr(text_config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope in ("dynamic", "longrope"):
         problems.append(f"{rope} rotary positions, which depend on the longest sequence")
     if problems:
         raise Misconfigured(f"model {name!r} has {', '.join(problems)}: choose another model")
+
+
+def _slides(text_config: Any, context_tokens: int) -> bool:
+    """Whether a layer sees less than the context."""
+    window = getattr(text_config, "sliding_window", None)
+    kinds = getattr(text_config, "layer_types", None) or ("sliding_attention",)
+    return (
+        window is not None
+        and window < context_tokens
+        and getattr(text_config, "use_sliding_window", True)
+        and "sliding_attention" in kinds
+    )
 
 
 def _check_tokenizer(name: str, tokenizer: Any) -> None:

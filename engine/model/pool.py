@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.model.memory import touch, zeroed
-from engine.step import BlockId, Copy, Slots
+from engine.step import BlockId, Copy, Run, Slots
 
 # numpy knows no bfloat16; a copy only needs the bits.
 _BITS = {2: torch.int16, 4: torch.int32}
@@ -78,6 +80,10 @@ class Pool:
     def device(self) -> torch.device:
         return self._store.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._store.dtype
+
     def keys(self, layer: int) -> torch.Tensor:
         """All keys of a layer: [slots, kv heads, head size]."""
         return self._store[0, layer]
@@ -85,6 +91,17 @@ class Pool:
     def values(self, layer: int) -> torch.Tensor:
         """All values of a layer: [slots, kv heads, head size]."""
         return self._store[1, layer]
+
+    def key_blocks(self, layer: int) -> torch.Tensor:
+        """The same keys by blocks: [blocks, block tokens, kv heads, head size]."""
+        return self._by_blocks(self.keys(layer))
+
+    def value_blocks(self, layer: int) -> torch.Tensor:
+        """The same values by blocks: [blocks, block tokens, kv heads, head size]."""
+        return self._by_blocks(self.values(layer))
+
+    def _by_blocks(self, slots: torch.Tensor) -> torch.Tensor:
+        return slots.view(self.blocks, self.block_tokens, *slots.shape[1:])
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -141,6 +158,15 @@ class Pool:
             tokens = min((last + 1) * self.block_tokens - start, slots.tokens - done)
             yield done, start, tokens
             done, offset = done + tokens, 0
+
+
+def slots_of(run: Run, block_tokens: int, start: int = 0) -> NDArray[np.int64]:
+    """The pool's slot of each position `[start, end)` of a run's sequence, int64."""
+    end = run.start + len(run.token_ids)
+    first = start // block_tokens
+    blocks = np.asarray(run.block_table[first : -(-end // block_tokens)], dtype=np.int64)
+    slots = blocks[:, None] * block_tokens + np.arange(block_tokens)
+    return slots.ravel()[start - first * block_tokens : end - first * block_tokens]
 
 
 def _plain(kv: torch.Tensor) -> Any:

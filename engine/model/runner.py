@@ -16,12 +16,12 @@ import torch
 from engine.api import JobId
 from engine.config import EngineConfig
 from engine.errors import Corrupt, InvalidGrammar, Misconfigured
+from engine.model.attention import Attention, attention_over
 from engine.model.carrier import Carrier
 from engine.model.grammar import Allowed, Followers, Grammars
 from engine.model.load import LoadedModel, kv_memory_bytes
-from engine.model.native.library import Unavailable
-from engine.model.native.passes import Passes, Reader
-from engine.model.paged import ATTENTION, PagedStep
+from engine.model.native.passes import Passes
+from engine.model.paged import PagedStep
 from engine.model.pool import Pool
 from engine.model.sample import NO_MASKS, draw_tokens
 from engine.model.segments import SegmentFiles
@@ -41,6 +41,7 @@ Masks = Mapping[JobId, Allowed | InvalidGrammar]
 """What jobs with a grammar may draw in a step, or why they can draw nothing."""
 
 _PROBE = JobId("probe")
+_BLOCK_TOKENS = 16
 
 # Relative error of a probe's logits: rounding leaves a tenth of it, another attention ten times it.
 _PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
@@ -64,9 +65,11 @@ class ModelRunner:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         memory_bytes = kv_memory_bytes(config, loaded.device)
-        blocks = loaded.kv.blocks_in(memory_bytes, config.block_tokens)
+        least_tokens = _BLOCK_TOKENS if loaded.flash is None else loaded.flash.block_tokens
+        block_tokens = config.block_tokens or max(_BLOCK_TOKENS, least_tokens)
+        blocks = loaded.kv.blocks_in(memory_bytes, block_tokens)
         if blocks < 1:
-            least = loaded.kv.token_bytes * config.block_tokens
+            least = loaded.kv.token_bytes * block_tokens
             raise Misconfigured(
                 f"kv_memory_bytes is {memory_bytes}: one block of this model takes {least} bytes"
             )
@@ -76,7 +79,7 @@ class ModelRunner:
         self.pool = Pool(
             loaded.kv,
             blocks=blocks,
-            block_tokens=config.block_tokens,
+            block_tokens=block_tokens,
             dtype=loaded.dtype,
             device=loaded.device,
             poison=config.poison,
@@ -84,23 +87,25 @@ class ModelRunner:
         self.grammars = Grammars(loaded)
         self._followers = Followers(self.grammars, loaded.vocabulary_tokens)
         self._passes: Passes | None = None
-        self._reader: Reader | None = None
-        self.attention = f"torch ({ATTENTION})"
-        self._go_native(loaded, torch.get_num_threads())
+        self._attention: Attention | None = None
+        self.attention = self._choose(loaded)
         self._files = _segment_files(loaded, config)
         self.disk_bytes = config.disk_bytes or self._default_disk_bytes()
         self._carrier: Carrier | None = None
 
-    def _go_native(self, loaded: LoadedModel, threads: int) -> None:
-        """Have the native kernels compute the whole step, or its attention, where they can."""
+    def _choose(self, loaded: LoadedModel) -> str:
+        """Whole steps by the native kernels, or the stock modules over a backend; its name."""
         if loaded.decoder is not None:
-            self._passes = loaded.decoder.over(self.pool, threads)
-            self.attention = "native kernels (whole step)"
-        elif loaded.library is not None:
-            heads = loaded.model.config.get_text_config().num_attention_heads
-            with contextlib.suppress(Unavailable):
-                self._reader = Reader(loaded.library, self.pool, heads, threads)
-                self.attention = "native kernels (attention)"
+            self._passes = loaded.decoder.over(self.pool, torch.get_num_threads())
+            return "native kernels (whole step)"
+        self._attention = attention_over(
+            self.pool,
+            query_heads=loaded.model.config.get_text_config().num_attention_heads,
+            flash=loaded.flash,
+            library=loaded.library,
+            uses_views=not self._deterministic,
+        )
+        return self._attention.name
 
     def tell(self, arrivals: Arrivals) -> None:
         """Who hears of transfers that are over, on the thread that carried them. Called once."""
@@ -190,6 +195,7 @@ class ModelRunner:
     def _logits(self, runs: Sequence[Run], rows: Sequence[int]) -> torch.Tensor:
         if self._passes is not None:
             return self._passes.logits(runs, rows)
+        assert self._attention is not None
         device = self._loaded.device
         ids = torch.tensor([list(chain.from_iterable(run.token_ids for run in runs))])
         positions = torch.cat(
@@ -200,13 +206,7 @@ class ModelRunner:
             position_ids=positions[None].to(device),
             use_cache=False,
             logits_to_keep=torch.tensor(rows, dtype=torch.long, device=device),
-            paged=PagedStep(
-                self.pool,
-                runs,
-                self._loaded.dtype,
-                uses_views=not self._deterministic,
-                reader=self._reader,
-            ),
+            paged=PagedStep(self.pool, runs, self._attention),
         )
         logits: torch.Tensor = output.logits[0]
         return logits

@@ -176,6 +176,7 @@ def test_metrics_tell_what_the_page_about_them_says_and_nothing_of_anybody(serve
     labels = {label for f in families.values() for s in f.samples for label in s.labels}
     kinds = {"source", "reason", "origin", "state", "retention", "tier", "change", "outcome"}
     kinds |= {"kind", "status", "cached_share", "finished_reason", "le", "error_type"}
+    kinds |= {"model", "dtype", "device", "attention"}
     kinds |= {f"gen_ai_{one}" for one in ("operation_name", "provider_name", "token_type")}
     assert labels == kinds | {"gen_ai_request_model"}
     for name, family in families.items():

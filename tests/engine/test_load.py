@@ -9,15 +9,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, pre_tokenizers
-from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+)
 
 from engine.config import EngineConfig
 from engine.errors import Misconfigured
-from engine.model import paged, source
+from engine.model import source, torch_attention
 from engine.model.load import kv_memory_bytes, load
 from engine.model.runner import ModelRunner
 from engine.model.source import find_default_model, prepare
-from tests.kit.model import loaded_model, model_cache, model_config
+from tests.kit.model import Hand, Line, generate, loaded_model, model_cache, model_config
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
@@ -34,9 +42,11 @@ def tiny(tmp_path: Path, converted: Path) -> Path:
     return make_tiny(tmp_path / "tiny", converted)
 
 
-def make_tiny(folder: Path, converted: Path, **changes: Any) -> Path:
+def make_tiny(
+    folder: Path, converted: Path, kind: type[PretrainedConfig] = LlamaConfig, **changes: Any
+) -> Path:
     torch.manual_seed(0)
-    config = LlamaConfig(
+    config = kind(
         vocab_size=49_152,
         hidden_size=32,
         intermediate_size=64,
@@ -47,7 +57,7 @@ def make_tiny(folder: Path, converted: Path, **changes: Any) -> Path:
         eos_token_id=[2, 0],
         **changes,
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     for name in TOKENIZER_FILES:
         shutil.copy(converted / name, folder / name)
     return folder
@@ -168,12 +178,31 @@ def test_a_safetensors_folder_loads_and_runs(tiny):
     assert loaded.context_tokens == 128
 
 
-def test_a_sliding_window_of_the_context_or_more_is_allowed(tmp_path, converted):
-    windowed = make_tiny(tmp_path / "windowed", converted, sliding_window=64)
+@pytest.mark.parametrize("window", [8, 64, 4096])
+def test_a_sliding_window_is_kept_to(tmp_path, converted, window):
+    windowed = make_tiny(tmp_path / "windowed", converted, MistralConfig, sliding_window=window)
+    config = config_of(windowed, kv_memory_bytes=1 << 20)
+    told: list[str] = []
+    loaded = load(config, told.append)
+    ids = [(i * 7919) % 49_152 for i in range(40)]
+    hand, line = Hand(ModelRunner(loaded, config)), Line(ids, range(8))
+    hand.step(line.run(tokens=13))
 
-    assert load(config_of(windowed, context_tokens=64)).context_tokens == 64
-    with pytest.raises(Misconfigured, match="sliding window of 64 tokens"):
-        load(config_of(windowed))
+    said = line.decode(hand, 12)
+
+    assert said == generate(loaded, ids, 12)
+    assert any("they know no sliding windows" in words for words in told) == (window < 128)
+
+
+def test_layers_may_slide_one_by_one(tmp_path, converted):
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True}
+    mixed = make_tiny(tmp_path / "mixed", converted, Qwen2Config, sliding_window=8, **kinds)
+    config = config_of(mixed, kv_memory_bytes=1 << 20)
+    loaded = load(config)
+    ids = [(i * 7919) % 49_152 for i in range(40)]
+    hand, line = Hand(ModelRunner(loaded, config)), Line(ids, range(8))
+
+    assert line.decode(hand, 12) == generate(loaded, ids, 12)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +247,7 @@ def test_attention_with_capped_scores_is_refused_at_warm_up(tmp_path, converted)
 def test_a_model_that_computes_something_else_over_the_pool_is_refused(monkeypatch):
     loaded = loaded_model(kernels="torch")
     runner = ModelRunner(loaded, model_config(pool_blocks=4, kernels="torch"))
-    monkeypatch.setattr(paged, "attend_many", lambda query, *_: query)
+    monkeypatch.setattr(torch_attention, "attend_many", lambda query, *_, **__: query)
 
     with pytest.raises(Misconfigured, match="differs by"):
         runner.warm_up()

@@ -10,6 +10,7 @@ import torch
 from engine.model.memory import touch, zeroed
 from engine.model.paged import PagedStep
 from engine.model.pool import KVShape, Pool
+from engine.model.torch_attention import TorchAttention
 from engine.step import BlockId, Copy, Run
 from tests.kit.model import run_of
 
@@ -85,7 +86,7 @@ def test_a_fresh_pool_in_test_mode_is_all_poison():
 
 
 def step_of(pool: Pool, *runs: Run) -> PagedStep:
-    return PagedStep(pool, runs, torch.float32)
+    return PagedStep(pool, runs, TorchAttention(pool))
 
 
 def attend(step: PagedStep, layer: int, rows: int, seed: int) -> torch.Tensor:

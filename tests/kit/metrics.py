@@ -6,6 +6,7 @@
 import re
 from pathlib import Path
 
+import msgspec
 from prometheus_client import Metric
 
 from app.chat.record import Record
@@ -13,6 +14,7 @@ from app.db.figures import DatabaseFigures
 from app.routes.metrics import EngineCollector
 from engine.kv.tiers import TierSizes
 from tests.kit.desk import Desk, config
+from tests.kit.echo import CARD
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "metrics.md"
 COUNTER = "_total"
@@ -23,8 +25,11 @@ def families() -> list[Metric]:
     desk = Desk(config(tiers=TierSizes(token_bytes=1, host_bytes=1, disk_bytes=1)))
     record = Record()
     record.expect("MODEL")
+    card = msgspec.structs.replace(
+        CARD, name="MODEL", dtype="DTYPE", device="DEVICE", attention="BACKEND"
+    )
     return [
-        *EngineCollector(desk.core.stats(), open_sockets=0).collect(),
+        *EngineCollector(card, desk.core.stats(), open_sockets=0).collect(),
         *record.registry.collect(),
         *DatabaseFigures().registry.collect(),
     ]

@@ -7,7 +7,7 @@ models the kernels fit (`engine/model/native/decoder.py`).
 import ctypes
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -59,7 +59,12 @@ class Passes:
 
 
 class Reader:
-    """Attention over one pool, for models whose other layers stay the stock modules'."""
+    """Attention over one pool, for models whose other layers stay the stock modules'.
+
+    It serves where no window is shorter than the context, so windows are not looked at.
+    """
+
+    name = "native kernels (attention)"
 
     def __init__(self, library: Library, pool: Pool, query_heads: int, threads: int) -> None:
         """Raises `Unavailable` where the kernels do not know such heads."""
@@ -72,19 +77,31 @@ class Reader:
         self._opened = library.open_reader(*sizes, shape.dtype_bytes, threads)
         weakref.finalize(self, library.close_reader, self._opened)
 
-    def arrays(self, runs: Sequence[Run]) -> "_Arrays":
-        """What `attend` wants to know of a step's runs, the same for every layer."""
-        return _Arrays(runs, self._pool.block_tokens)
+    def over(self, runs: Sequence[Run]) -> "_Reads":
+        return _Reads(self._read, self._pool, runs)
+
+    def _read(self, *words: object) -> None:
+        self._library.read(self._opened, *words)
+
+
+class _Reads:
+    """One step's runs, as arrays that all layers share."""
+
+    def __init__(self, read: Callable[..., None], pool: Pool, runs: Sequence[Run]) -> None:
+        self._read, self._pool = read, pool
+        self._arrays = _Arrays(runs, pool.block_tokens)
 
     def attend(
-        self, arrays: "_Arrays", layer: int, query: torch.Tensor, scaling: float
+        self,
+        layer: int,
+        query: torch.Tensor,
+        scaling: float,
+        window: int | None,  # noqa: ARG002  as all backends are asked
     ) -> torch.Tensor:
-        """All runs' query [rows, query heads, head size] over the KV of their sequences."""
         query = (query * (scaling * math.log2(math.e))).contiguous()
         out = torch.empty_like(query)
-        self._library.read(
-            self._opened,
-            ctypes.byref(arrays.fields),
+        self._read(
+            ctypes.byref(self._arrays.fields),
             self._pool.keys(layer).data_ptr(),
             self._pool.values(layer).data_ptr(),
             query.data_ptr(),

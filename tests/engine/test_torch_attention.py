@@ -1,28 +1,12 @@
-"""Attention against a float64 reference that is written down in the plainest way."""
+"""The two forms of attention in torch against the float64 reference."""
 
 import pytest
 import torch
 
-from engine.model.attention import ROW_CHUNK, attend_many, attend_single
+from engine.model.torch_attention import ROW_CHUNK, attend_many, attend_single
+from tests.kit.paged import reference
 
 SIZE = 16
-
-
-def reference(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float
-) -> torch.Tensor:
-    """Row i of `query` sees keys `[0, tokens - rows + i]`: one head and one row at a time."""
-    rows, query_heads, _ = query.shape
-    tokens, kv_heads, _ = keys.shape
-    query, keys, values = query.double(), keys.double(), values.double()
-    out = torch.empty_like(query)
-    for row in range(rows):
-        seen = tokens - rows + row + 1
-        for head in range(query_heads):
-            shared = head // (query_heads // kv_heads)
-            weights = (keys[:seen, shared] @ query[row, head] * scaling).softmax(0)
-            out[row, head] = weights @ values[:seen, shared]
-    return out
 
 
 def random_kv(rows: int, tokens: int, heads: tuple[int, int], dtype: torch.dtype = torch.float32):
@@ -53,6 +37,16 @@ def test_row_chunks_leave_no_seam(rows):
     out = attend_many(query, keys, values, SIZE**-0.5)
 
     expected = reference(query, keys, values, SIZE**-0.5)
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [1, 5, ROW_CHUNK, 10_000])
+def test_a_window_moves_over_row_chunks(window):
+    query, keys, values = random_kv(ROW_CHUNK + 9, ROW_CHUNK + 50, (2, 1))
+
+    out = attend_many(query, keys, values, 0.3, window=window)
+
+    expected = reference(query, keys, values, 0.3, window=window)
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
 
 

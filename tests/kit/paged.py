@@ -1,0 +1,224 @@
+"""The contract of attention over the pool, as cases: whoever computes it is asked all of them.
+
+Block tables in any order, grouped heads, runs of one row and of many, fresh and behind a history,
+with and without a window, all in one step; every slot that no sequence uses is poison. The
+reference is float64 and written down in the plainest way.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.model.attention import Attention
+from engine.model.paged import PagedStep
+from engine.model.pool import KVShape, Pool
+from engine.step import Run
+from tests.kit.model import run_of
+
+SCALING = 0.11
+CLOSE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+CPU = torch.device("cpu")
+
+MakeAttention = Callable[[Pool, int], Attention]
+"""A backend over a pool, for so many query heads."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a case is about: (history, new rows) of each sequence, heads and a window."""
+
+    runs: Sequence[tuple[int, int]]
+    heads: tuple[int, int] = (9, 3)
+    head_size: int = 64
+    window: int | None = None
+
+
+RAGGED = [(0, 1), (299, 1), (200, 49), (0, 70), (16, 1), (511, 1), (3, 2), (127, 130), (512, 1)]
+
+CASES: Mapping[str, Sizes] = {
+    "one token and nothing before it": Sizes([(0, 1)]),
+    "one token behind a history": Sizes([(300, 1)]),
+    "several of one token": Sizes([(0, 1), (15, 1), (16, 1), (17, 1), (700, 1)]),
+    "a fresh prompt": Sizes([(0, 300)]),
+    "a turn behind its history": Sizes([(200, 49)]),
+    "a turn that begins inside a block": Sizes([(13, 5)]),
+    "a turn of one block": Sizes([(16, 16)]),
+    "ragged": Sizes(RAGGED),
+    "one head": Sizes([(30, 1), (30, 9), (0, 40)], heads=(1, 1)),
+    "heads of their own": Sizes([(30, 1), (30, 9), (0, 40)], heads=(4, 4)),
+    "one KV head": Sizes([(30, 1), (30, 9), (0, 40)], heads=(8, 1)),
+    "groups of five": Sizes([(30, 1), (30, 9), (0, 40)], heads=(10, 2)),
+    "groups of seven": Sizes([(30, 1), (30, 9), (0, 40)], heads=(14, 2)),
+    "wide heads": Sizes([(0, 33), (70, 1), (41, 12)], head_size=128),
+}
+
+WINDOWED: Mapping[str, Sizes] = {
+    "a window of one": Sizes([(40, 1), (40, 9)], window=1),
+    "a window inside a block": Sizes([(100, 1), (0, 40), (50, 20)], window=7),
+    "a window over blocks": Sizes(RAGGED, window=100),
+    "a window as long as the history": Sizes([(0, 64), (63, 1), (64, 1)], window=64),
+    "a window that is never full": Sizes([(30, 1), (0, 20)], window=4096),
+    "a window over row chunks": Sizes([(100, 600)], window=90),
+}
+
+
+@dataclass
+class Kept:
+    """Keys and values of one sequence, of which the last `rows` are new."""
+
+    rows: int
+    keys: torch.Tensor
+    values: torch.Tensor
+    table: list[int]
+
+    @property
+    def start(self) -> int:
+        return len(self.keys) - self.rows
+
+
+class Case:
+    """Sequences in a poisoned pool, their blocks shuffled, or in order without an `order`."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        block_tokens: int = 16,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device = CPU,
+        order: int | None = 0,
+    ) -> None:
+        generator = torch.Generator().manual_seed(1)
+
+        def draw(*shape: int) -> torch.Tensor:
+            numbers = torch.randn(*shape, sizes.head_size, generator=generator)
+            return numbers.to(device, dtype)
+
+        heads, kv_heads = sizes.heads
+        counts = [-(-(start + rows) // block_tokens) for start, rows in sizes.runs]
+        blocks = list(range(sum(counts) + 3))
+        if order is not None:
+            random.Random(order).shuffle(blocks)  # noqa: S311
+        shape = KVShape(
+            layers=2, kv_heads=kv_heads, head_size=sizes.head_size, dtype_bytes=dtype.itemsize
+        )
+        self.pool = Pool(
+            shape,
+            blocks=len(blocks),
+            block_tokens=block_tokens,
+            dtype=dtype,
+            device=device,
+            poison=True,
+        )
+        self.heads, self.window = heads, sizes.window
+        self.sequences = []
+        for (start, rows), count in zip(sizes.runs, counts, strict=True):
+            table, blocks = blocks[:count], blocks[count:]
+            tokens = start + rows
+            keys, values = draw(tokens, kv_heads), draw(tokens, kv_heads)
+            self.sequences.append(Kept(rows, keys, values, table))
+        self.query = draw(sum(rows for _, rows in sizes.runs), heads)
+        self._write_histories()
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run_of(range(one.rows), one.start, one.table) for one in self.sequences]
+
+    def attend(self, make: MakeAttention) -> torch.Tensor:
+        """The rows of all sequences in one step."""
+        return self._attend(make, self.runs, self.sequences, self.query)
+
+    def attend_alone(self, make: MakeAttention) -> torch.Tensor:
+        """The same, each sequence in a step of its own."""
+        out, row = [], 0
+        for run, sequence in zip(self.runs, self.sequences, strict=True):
+            query = self.query[row : row + sequence.rows]
+            out.append(self._attend(make, [run], [sequence], query))
+            row += sequence.rows
+        return torch.cat(out)
+
+    def expected(self) -> torch.Tensor:
+        """What all rows come to, in float64."""
+        out, row = [], 0
+        for one in self.sequences:
+            query = self.query[row : row + one.rows]
+            out.append(reference(query, one.keys, one.values, SCALING, window=self.window))
+            row += one.rows
+        return torch.cat(out)
+
+    def assert_equal(self, out: torch.Tensor) -> None:
+        """`out` equals the reference but for rounding in its dtype, and met no poison."""
+        close = CLOSE[self.pool.dtype]
+        torch.testing.assert_close(out.double(), self.expected(), atol=close, rtol=close)
+
+    def _attend(
+        self,
+        make: MakeAttention,
+        runs: Sequence[Run],
+        sequences: Sequence[Kept],
+        query: torch.Tensor,
+    ) -> torch.Tensor:
+        step = PagedStep(self.pool, runs, make(self.pool, self.heads))
+        keys = torch.cat([one.keys[one.start :] for one in sequences])
+        values = torch.cat([one.values[one.start :] for one in sequences])
+        return step.attend(1, query, keys, values, scaling=SCALING, window=self.window)
+
+    def _write_histories(self) -> None:
+        block_tokens = self.pool.block_tokens
+        for one in self.sequences:
+            slots = [
+                one.table[position // block_tokens] * block_tokens + position % block_tokens
+                for position in range(one.start)
+            ]
+            self.pool.keys(1)[slots] = one.keys[: one.start]
+            self.pool.values(1)[slots] = one.values[: one.start]
+
+
+def reference(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scaling: float,
+    *,
+    window: int | None = None,
+) -> torch.Tensor:
+    """Causal attention of the last rows of one sequence, in float64.
+
+    `query` is [rows, query heads, head size], `keys` and `values` [tokens, KV heads, head size]; a
+    row sees the last `window` positions up to its own, all of them where that is None.
+    """
+    group = query.shape[1] // keys.shape[1]
+    keys = keys.double().repeat_interleave(group, 1)
+    values = values.double().repeat_interleave(group, 1)
+    scores = torch.einsum("rhd,thd->hrt", query.double(), keys) * scaling
+    positions = torch.arange(len(keys), device=query.device)
+    own = positions[len(keys) - len(query) :, None]
+    hidden = positions > own
+    if window is not None:
+        hidden |= positions <= own - window
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    return torch.einsum("hrt,thd->rhd", weights, values)
+
+
+def paged_reference(
+    query: torch.Tensor,
+    key_blocks: torch.Tensor,
+    value_blocks: torch.Tensor,
+    *,
+    row_starts: torch.Tensor,
+    tokens: torch.Tensor,
+    tables: torch.Tensor,
+    scaling: float,
+    window: int | None,
+) -> torch.Tensor:
+    """The same of several sequences in blocks: [blocks, block tokens, KV heads, head size]."""
+    out = []
+    for run, table in enumerate(tables.long()):
+        rows = query[int(row_starts[run]) : int(row_starts[run + 1])]
+        keys, values = (
+            blocks[table].flatten(0, 1)[: int(tokens[run])] for blocks in (key_blocks, value_blocks)
+        )
+        out.append(reference(rows, keys, values, scaling, window=window))
+    return torch.cat(out)
