@@ -156,6 +156,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice = Choice.AUTO
     named: str | None = None
     """The one function that is to be called."""
+    allowed: tuple[str, ...] = ()
+    """Those that may be called this time; none named: all that are declared."""
     parallel: bool = True
 
     def grammar(self, user_id: UserId) -> CallGrammar:
@@ -169,7 +171,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _allows(self, function: Function) -> bool:
-        return self.choice is not Choice.NONE and self.named in (None, function.name)
+        names = self.allowed if self.named is None else (self.named,)
+        return self.choice is not Choice.NONE and (not names or function.name in names)
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -152,6 +152,8 @@ def test_each_call_is_answered_once_and_nothing_else_is(named: tuple[str, ...], 
         ({"choice": Choice.NONE}, [], False, True),
         ({"choice": Choice.REQUIRED}, ["weather", "tide"], True, True),
         ({"choice": Choice.REQUIRED, "named": "tide"}, ["tide"], True, False),
+        ({"choice": Choice.REQUIRED, "allowed": ("tide",)}, ["tide"], True, True),
+        ({"allowed": ("tide", "weather")}, ["weather", "tide"], False, True),
         ({"parallel": False}, ["weather", "tide"], False, False),
     ],
 )

@@ -18,10 +18,10 @@ from app.routes.openai.events import LifeEvent
 from app.routes.openai.functions import FunctionCall
 from app.routes.openai.schema import OutputMessage
 from app.routes.openai.view import ResponseFold
-from engine.api import Engine, Function, JobClass, Role
+from engine.api import CallGrammar, Engine, Function, JobClass, Role
 from tests.dialect.conftest import a_client, sdk
 from tests.kit import logs
-from tests.kit.echo import CALL_FORM, EchoEngine
+from tests.kit.echo import CALL_FORM, EchoEngine, text_of
 from tests.kit.engines import a_config
 from tests.kit.model import with_template
 from tests.kit.server import Server
@@ -54,6 +54,17 @@ def wrapped(tool: Any) -> Any:
 
 CALLING: Any = {"tools": [WEATHER, TIDE], "tool_choice": "required", "parallel_tool_calls": False}
 CALLING_CHAT: Any = {**CALLING, "tools": [wrapped(WEATHER), wrapped(TIDE)]}
+
+
+def allowed(*names: str, mode: str = "required") -> Any:
+    """Fewer than are declared."""
+    tools = [{"type": "function", "name": name} for name in names]
+    return {"type": "allowed_tools", "mode": mode, "tools": tools}
+
+
+def allowed_in_chat(*names: str, mode: str = "required") -> Any:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
 # ---------------------------------------------------------------- the real model
@@ -129,6 +140,22 @@ def test_a_named_function_is_called_and_none_calls_nothing(caller: OpenAI):
     assert none.usage is not None
     assert named.usage is not None
     assert none.usage.input_tokens == named.usage.input_tokens
+
+
+def test_02_a_turn_that_may_call_fewer_functions_finds_the_whole_prefix(caller: OpenAI):
+    asked: Any = {"tools": [WEATHER, TIDE], "parallel_tool_calls": False, **GREEDY}
+    first = caller.responses.create(input=ASK, tool_choice="none", max_output_tokens=8, **asked)
+    second = caller.responses.create(
+        previous_response_id=first.id, input="And the sea?", tool_choice=allowed("tide"), **asked
+    )
+    kept = caller.responses.retrieve(second.id)
+
+    assert call_in(second).name == "tide"
+    assert_warm(second, first)
+    assert len(kept.tools) == 2
+    for response in (second, kept):
+        told: Any = response.tool_choice
+        assert told.to_dict() == allowed("tide")
 
 
 def test_a_streamed_call_tells_what_the_plain_one_says_and_can_be_resumed(caller: OpenAI):
@@ -318,6 +345,54 @@ def test_text_and_several_calls_are_items_and_their_outputs_may_come_in_any_orde
     assert [one.text for one in given if one.role is Role.TOOL][-2:] == ["rain", "high"]
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_on_both_routes_all_functions_are_declared_and_the_allowed_ones_can_be_called(
+    client: OpenAI, echo: EchoEngine, mode: str
+):
+    says(echo, "", ("tide", "{}"))
+    client.responses.create(
+        input=ASK, tools=[WEATHER, TIDE], tool_choice=allowed("tide", mode=mode)
+    )
+    completion = client.chat.completions.create(
+        model="echo",
+        messages=[{"role": "user", "content": ASK}],
+        tools=[wrapped(WEATHER), wrapped(TIDE)],
+        tool_choice=allowed_in_chat("tide", mode=mode),
+    )
+
+    assert completion.choices[0].finish_reason == "tool_calls"
+    one, two = echo.jobs[-2:]
+    # A head is rendered once, and told of in each prompt.
+    for job in (one, two):
+        assert "weather" in text_of(job.token_ids)
+        assert isinstance(job.grammar, CallGrammar)
+        assert [function.name for function in job.grammar.functions] == ["tide"]
+        assert job.grammar.required == (mode == "required")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "param"),
+    [
+        (allowed_in_chat("tide", "x"), "tool_choice.allowed_tools.tools[1].function.name"),
+        (allowed_in_chat(), "tool_choice.allowed_tools.tools"),
+        (allowed_in_chat("tide", mode="none"), "tool_choice.allowed_tools.mode"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools"),
+    ],
+)
+def test_a_choice_in_chat_completions_that_is_none_is_refused_by_its_field(
+    client: OpenAI, chosen: Any, param: str
+):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(
+            model="echo",
+            messages=[{"role": "user", "content": ASK}],
+            tools=[wrapped(TIDE)],
+            tool_choice=chosen,
+        )
+
+    assert refused.value.param == param
+
+
 @pytest.mark.parametrize(
     ("asked", "code", "param"),
     [
@@ -329,6 +404,26 @@ def test_text_and_several_calls_are_items_and_their_outputs_may_come_in_any_orde
         ({"tool_choice": "required"}, "invalid_request", "tool_choice"),
         ({"tools": [TIDE], "tool_choice": {"type": "function", "name": "x"}}, "", "tool_choice"),
         ({"tools": [TIDE], "tool_choice": {"type": "custom", "name": "x"}}, "", "tool_choice.type"),
+        ({"tool_choice": allowed("tide")}, "invalid_request", "tool_choice"),
+        (
+            {"tools": [TIDE], "tool_choice": allowed("tide", "x")},
+            "invalid_request",
+            "tool_choice.tools[1].name",
+        ),
+        ({"tools": [TIDE], "tool_choice": allowed()}, "invalid_value", "tool_choice.tools"),
+        (
+            {"tools": [TIDE], "tool_choice": allowed("tide", mode="none")},
+            "invalid_value",
+            "tool_choice.mode",
+        ),
+        (
+            {
+                "tools": [TIDE],
+                "tool_choice": {**allowed(), "tools": [{"type": "mcp", "name": "tide"}]},
+            },
+            "invalid_value",
+            "tool_choice.tools[0].type",
+        ),
         ({"tools": [TIDE], "text": {"format": {"type": "json_object"}}}, "", "text.format"),
         ({"tools": [TIDE], "top_logprobs": 2}, "unsupported_parameter", "top_logprobs"),
         ({"tools": [TIDE], "prompt": {"id": "persona_default"}}, "unsupported_parameter", "tools"),

@@ -74,6 +74,11 @@ def test_functions_are_called_and_answered(echo_server: Serving, echo: EchoEngin
 
     (call,) = found["first"]["output"]
     assert (call["type"], call["name"], call["arguments"]) == ("function_call", "tide", "{}")
+    assert found["first"]["tool_choice"] == {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "tide"}],
+    }
     assert found["second"]["previous_response_id"] == found["first"]["id"]
     (choice,) = found["chat"]["choices"]
     assert choice["finish_reason"] == "tool_calls"

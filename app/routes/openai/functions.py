@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
 MOST_TOOLS = 128
 ToolChoice = Literal["auto", "none", "required"]
+Mode = Literal["auto", "required"]
 
 
 # ---------------------------------------------------------------- what clients send
@@ -46,9 +47,24 @@ class ToolAsked(FunctionAsked, frozen=True, kw_only=True):
     type: Literal["function"]
 
 
-class FunctionNamed(msgspec.Struct, frozen=True, kw_only=True):
+class FunctionNamed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
+    """The one function that is to be called."""
+
     name: str
-    type: Literal["function"] = "function"
+
+
+class FunctionAllowed(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    type: Literal["function"]
+
+
+class FunctionsAllowed(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="allowed_tools"
+):
+    """Those of `tools` that may be called this time; the prompt tells of all of them as before."""
+
+    mode: Mode
+    tools: Annotated[tuple[FunctionAllowed, ...], Meta(min_length=1, max_length=MOST_TOOLS)]
 
 
 class CompletionTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +74,32 @@ class CompletionTool(msgspec.Struct, frozen=True, kw_only=True):
     type: Literal["function"]
 
 
-class CompletionToolNamed(msgspec.Struct, frozen=True, kw_only=True):
-    function: FunctionNamed
-    type: Literal["function"] = "function"
+class NameOfFunction(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+
+
+class CompletionToolNamed(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function"
+):
+    function: NameOfFunction
+
+
+class CompletionToolAllowed(msgspec.Struct, frozen=True, kw_only=True):
+    function: NameOfFunction
+    type: Literal["function"]
+
+
+class CompletionToolsOfMode(msgspec.Struct, frozen=True, kw_only=True):
+    mode: Mode
+    tools: Annotated[tuple[CompletionToolAllowed, ...], Meta(min_length=1, max_length=MOST_TOOLS)]
+
+
+class CompletionToolsAllowed(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="allowed_tools"
+):
+    """As `FunctionsAllowed`, wrapped once more."""
+
+    allowed_tools: CompletionToolsOfMode
 
 
 # ---------------------------------------------------------------- what they are sent

@@ -15,9 +15,11 @@ from app.routes.openai.functions import (
     MOST_TOOLS,
     CompletionTool,
     CompletionToolNamed,
+    CompletionToolsAllowed,
     FunctionCall,
     FunctionNamed,
     FunctionOutput,
+    FunctionsAllowed,
     FunctionTool,
     ToolAsked,
     ToolCall,
@@ -152,7 +154,7 @@ class ResponseCreate(Knobs, frozen=True, kw_only=True):
     include: tuple[str, ...] | None = None
     text: TextAsked | None = None
     tools: Annotated[tuple[ToolAsked, ...], Meta(max_length=MOST_TOOLS)] | None = None
-    tool_choice: ToolChoice | FunctionNamed | None = None
+    tool_choice: ToolChoice | FunctionNamed | FunctionsAllowed | None = None
     parallel_tool_calls: bool | None = None
     store: bool | None = None
     background: bool | None = None
@@ -175,7 +177,7 @@ class CompletionCreate(Knobs, frozen=True, kw_only=True):
     logprobs: bool | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[tuple[CompletionTool, ...], Meta(max_length=MOST_TOOLS)] | None = None
-    tool_choice: ToolChoice | CompletionToolNamed | None = None
+    tool_choice: ToolChoice | CompletionToolNamed | CompletionToolsAllowed | None = None
     parallel_tool_calls: bool | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
@@ -379,7 +381,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = False
     service_tier: Literal["default"] = "default"
     text: TextConfig = TextConfig()
-    tool_choice: str | FunctionNamed = "none"
+    tool_choice: str | FunctionNamed | FunctionsAllowed = "none"
     tools: tuple[FunctionTool, ...] = ()
     truncation: Truncation = "disabled"
 

@@ -4,44 +4,88 @@ Whether a function's schema can be followed, the engine knows; it says so before
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from app.chat.ledger import Choice, Tools
 from app.errors import InvalidRequest
-from app.routes.openai.functions import FunctionAsked, FunctionNamed, FunctionTool
+from app.routes.openai.functions import (
+    CompletionToolNamed,
+    CompletionToolsAllowed,
+    FunctionAllowed,
+    FunctionAsked,
+    FunctionNamed,
+    FunctionsAllowed,
+    FunctionTool,
+    ToolChoice,
+)
 from app.routes.openai.requests import not_supported
 from app.routes.openai.schema import CompletionCreate, ResponseCreate
 from engine.api import CallForm, Function, ModelCard
 
 
+class _Chosen(NamedTuple):
+    """Which functions are to be called, in the words of both routes."""
+
+    choice: Choice
+    named: str | None = None
+    allowed: tuple[str, ...] = ()
+    place: str = ""
+    """Where in the request the name of an allowed one stands."""
+
+
 def response_tools(asked: ResponseCreate, card: ModelCard) -> Tools | None:
     """Of `/v1/responses`, where a function stands beside its type."""
-    tools, choice = asked.tools or (), asked.tool_choice
-    named = None if choice is None or isinstance(choice, str) else choice
+    tools = asked.tools or ()
     if asked.text and asked.text.format and asked.text.format.type != "text" and tools:
         raise not_supported("text.format")
     if asked.top_logprobs and tools:
         raise not_supported("top_logprobs")
-    return _tools(asked, tools, named, card)
+    return _tools(asked, tools, _chosen_in_response(asked.tool_choice), card)
 
 
 def completion_tools(asked: CompletionCreate, card: ModelCard) -> Tools | None:
     """Of chat completions, where it is wrapped once more."""
-    tools, choice = asked.tools or (), asked.tool_choice
-    named = None if choice is None or isinstance(choice, str) else choice.function
+    tools = asked.tools or ()
     if asked.response_format and asked.response_format.type != "text" and tools:
         raise not_supported("response_format")
     if asked.logprobs and tools:
         raise not_supported("logprobs")
     functions = [tool.function for tool in tools]
-    return _tools(asked, functions, named, card)
+    return _tools(asked, functions, _chosen_in_completion(asked.tool_choice), card)
+
+
+def _chosen_in_response(asked: ToolChoice | FunctionNamed | FunctionsAllowed | None) -> _Chosen:
+    match asked:
+        case FunctionNamed():
+            return _Chosen(Choice.REQUIRED, named=asked.name)
+        case FunctionsAllowed():
+            allowed = tuple(one.name for one in asked.tools)
+            return _Chosen(Choice(asked.mode), allowed=allowed, place="tool_choice.tools[{}].name")
+        case _:
+            return _Chosen(Choice(asked or "auto"))
+
+
+def _chosen_in_completion(
+    asked: ToolChoice | CompletionToolNamed | CompletionToolsAllowed | None,
+) -> _Chosen:
+    match asked:
+        case CompletionToolNamed():
+            return _Chosen(Choice.REQUIRED, named=asked.function.name)
+        case CompletionToolsAllowed():
+            picked = asked.allowed_tools
+            allowed = tuple(one.function.name for one in picked.tools)
+            place = "tool_choice.allowed_tools.tools[{}].function.name"
+            return _Chosen(Choice(picked.mode), allowed=allowed, place=place)
+        case _:
+            return _Chosen(Choice(asked or "auto"))
 
 
 def _tools(
     asked: ResponseCreate | CompletionCreate,
     functions: Iterable[FunctionAsked],
-    named: FunctionNamed | None,
+    chosen: _Chosen,
     card: ModelCard,
 ) -> Tools | None:
     declared = tuple(_function(one) for one in functions)
@@ -52,16 +96,23 @@ def _tools(
     names = [one.name for one in declared]
     if len(set(names)) < len(names):
         raise InvalidRequest("Two functions have the same name.", field="tools")
-    if named is not None and named.name not in names:
-        raise InvalidRequest(f"No function is called {named.name!r}.", field="tool_choice")
-    word = asked.tool_choice if isinstance(asked.tool_choice, str) else None
+    if chosen.named is not None:
+        _check_declared(chosen.named, names, "tool_choice")
+    for place, name in enumerate(chosen.allowed):
+        _check_declared(name, names, chosen.place.format(place))
     return Tools(
         functions=declared,
         form=call_form(card, "tools"),
-        choice=Choice.REQUIRED if named else Choice(word or "auto"),
-        named=named.name if named else None,
+        choice=chosen.choice,
+        named=chosen.named,
+        allowed=chosen.allowed,
         parallel=asked.parallel_tool_calls is not False,
     )
+
+
+def _check_declared(name: str, names: Iterable[str], field: str) -> None:
+    if name not in names:
+        raise InvalidRequest(f"No function is called {name!r}.", field=field)
 
 
 def call_form(card: ModelCard, field: str) -> CallForm:
@@ -99,7 +150,14 @@ def told_tools(tools: Tools | None) -> tuple[FunctionTool, ...]:
     )
 
 
-def told_choice(tools: Tools | None) -> str | FunctionNamed:
+def told_choice(tools: Tools | None) -> str | FunctionNamed | FunctionsAllowed:
     if tools is None:
         return "none"
-    return FunctionNamed(name=tools.named) if tools.named else tools.choice.value
+    if tools.named:
+        return FunctionNamed(name=tools.named)
+    if tools.allowed:
+        return FunctionsAllowed(
+            mode="required" if tools.choice is Choice.REQUIRED else "auto",
+            tools=tuple(FunctionAllowed(name=one, type="function") for one in tools.allowed),
+        )
+    return tools.choice.value

@@ -56,7 +56,13 @@ async function calls(model: string) {
   const parameters = { type: "object", properties: {}, additionalProperties: false };
   const tide = { name: "tide", parameters, strict: true };
   const tools = [{ type: "function" as const, ...tide }];
-  const first = await client.responses.create({ input: "One", tools });
+  const mode = "required" as const;
+  const allowed = [{ type: "function", name: "tide" }];
+  const first = await client.responses.create({
+    input: "One",
+    tools,
+    tool_choice: { type: "allowed_tools", mode, tools: allowed },
+  });
   const call = first.output[0];
   if (call.type !== "function_call") throw new Error(`no call but ${call.type}`);
   const output = { type: "function_call_output" as const, call_id: call.call_id, output: "high" };
@@ -67,6 +73,10 @@ async function calls(model: string) {
       model,
       messages: [{ role: "user", content: "One" }],
       tools: [{ type: "function", function: tide }],
+      tool_choice: {
+        type: "allowed_tools",
+        allowed_tools: { mode, tools: [{ type: "function", function: { name: "tide" } }] },
+      },
     })
     .finalChatCompletion();
   return { first, second, chat };
