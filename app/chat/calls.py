@@ -14,7 +14,7 @@ import msgspec
 
 from app.errors import InvalidRequest
 from app.ids import MessageId
-from engine.api import CallForm, Message
+from engine.api import CallForm, Message, TokenLogprobs
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +156,37 @@ def _overlap(text: str, opening: str) -> int:
     """How long the longest end of the text is with which `opening` begins."""
     longest = min(len(text), len(opening) - 1)
     return next((size for size in range(longest, 0, -1) if opening.startswith(text[-size:])), 0)
+
+
+class SaidTokens:
+    """Which tokens of a reply make up what it says before it calls: those that begin in that.
+
+    Text that may yet be a stop string comes later than its tokens; these begin where it was held.
+    """
+
+    __slots__ = ("_fed", "_waiting")
+
+    def __init__(self) -> None:
+        self._fed = 0
+        self._waiting: list[tuple[int, TokenLogprobs]] = []
+        """Tokens that were not told yet, each with where it begins."""
+
+    def feed(self, text: str, tokens: Sequence[TokenLogprobs]) -> None:
+        """The reply's next piece, and its tokens if they are asked for."""
+        place, self._fed = self._fed, self._fed + len(text)
+        for token in tokens:
+            self._waiting.append((min(place, self._fed), token))
+            place += len(token.chosen.token)
+
+    def before(self, end: int) -> tuple[TokenLogprobs, ...]:
+        """Those that begin before `end`, each once."""
+        count = sum(place < end for place, _ in self._waiting)
+        told, self._waiting = self._waiting[:count], self._waiting[count:]
+        return tuple(token for _, token in told)
+
+    def behind(self, end: int) -> tuple[TokenLogprobs, ...]:
+        """Those that are left where the whole reply ends there: its end of turn has no text."""
+        return self.before(end + 1) if end == self._fed else ()
 
 
 # ---------------------------------------------------------------- whole texts

@@ -14,7 +14,7 @@ from app.chat.calls import Call, Written, spelled
 from app.chat.ledger import Tools
 from app.events import ResponseView
 from app.routes.openai.chunks import CompletionFold
-from app.routes.openai.events import LifeEvent
+from app.routes.openai.events import DeltaEvent, LifeEvent
 from app.routes.openai.functions import FunctionCall
 from app.routes.openai.schema import OutputMessage
 from app.routes.openai.view import ResponseFold
@@ -257,6 +257,36 @@ def test_02_chat_completions_call_and_are_answered_whole_and_in_chunks(caller: O
     )
 
 
+def test_what_is_said_beside_functions_has_logprobs_and_a_call_has_none(caller: OpenAI):
+    asked: Any = {
+        "model": "default",
+        "messages": [{"role": "user", "content": ASK}],
+        **CALLING_CHAT,
+        "logprobs": True,
+        "top_logprobs": 1,
+        **GREEDY,
+    }
+    (called,) = caller.chat.completions.create(**asked).choices
+    says_it: Any = {**asked, "tool_choice": "none", "max_tokens": 6}
+    (said,) = caller.chat.completions.create(**says_it).choices
+    response = caller.responses.create(
+        input=ASK,
+        tools=CALLING["tools"],
+        tool_choice="none",
+        max_output_tokens=6,
+        top_logprobs=1,
+        **GREEDY,
+    )
+
+    assert called.logprobs
+    assert called.logprobs.content == []
+    assert said.logprobs
+    tokens = [one.token for one in said.logprobs.content or ()]
+    assert (len(tokens), "".join(tokens)) == (6, said.message.content)
+    message: Any = response.output[0]
+    assert [one.token for one in message.content[0].logprobs] == tokens
+
+
 def test_a_call_that_is_cut_is_incomplete_and_says_why(caller: OpenAI):
     forced: Any = {**CALLING, "tool_choice": {"type": "function", "name": "weather"}}
     whole = caller.responses.create(input=ASK, **forced, **GREEDY)
@@ -425,7 +455,6 @@ def test_a_choice_in_chat_completions_that_is_none_is_refused_by_its_field(
             "tool_choice.tools[0].type",
         ),
         ({"tools": [TIDE], "text": {"format": {"type": "json_object"}}}, "", "text.format"),
-        ({"tools": [TIDE], "top_logprobs": 2}, "unsupported_parameter", "top_logprobs"),
         ({"tools": [TIDE], "prompt": {"id": "persona_default"}}, "unsupported_parameter", "tools"),
         (
             {"input": [{"type": "function_call_output", "call_id": "call_1", "output": "x"}]},
@@ -509,12 +538,13 @@ async def test_the_items_are_the_same_however_the_text_comes(
     text = REPLY if end is logs.COMPLETED else REPLY[:length]
     ends = sorted({*(min(one, len(text)) for one in borders), len(text)})
     deltas = [text[a:b] for a, b in zip([0, *ends], ends, strict=False) if b > a]
-    events = await logs.answered(deltas, end)
+    events = await logs.answered(deltas, end, logprobs=True)
     fold = ResponseFold(logs.echo_with(TOOLS))
-    chunked = CompletionFold(logs.RUNNING, tools=TOOLS)
+    chunked = CompletionFold(logs.RUNNING, tools=TOOLS, wants_logprobs=True)
 
     seen = [one for event in events for one in fold.events(event)]
-    chunks = [one.choices[0].delta for event in events for one in chunked.chunks(event)]
+    choices = [one.choices[0] for event in events for one in chunked.chunks(event)]
+    chunks = [one.delta for one in choices]
 
     last = seen[-1]
     assert isinstance(last, LifeEvent)
@@ -522,14 +552,26 @@ async def test_the_items_are_the_same_however_the_text_comes(
     done: list[Any] = [one.item for one in seen if one.type == "response.output_item.done"]
     assert tuple(done) == items
     told: dict[str, str] = {}
+    logged: list[Any] = []
     for one in seen:
         if one.type in ("response.output_text.delta", "response.function_call_arguments.delta"):
             told[one.item_id] = told.get(one.item_id, "") + one.delta
+        if isinstance(one, DeltaEvent):
+            logged += one.logprobs
     for item in items:
         match item:
             case OutputMessage():
-                assert told.get(item.id, "") == item.content[0].text
-                assert "".join(one.content or "" for one in chunks) == item.content[0].text
+                (part,) = item.content
+                assert told.get(item.id, "") == part.text
+                assert "".join(one.content or "" for one in chunks) == part.text
+                # The last of its tokens may reach into what follows.
+                assert "".join(one.token for one in part.logprobs).startswith(part.text)
+                assert list(part.logprobs) == logged
+                in_chunks = [one.logprobs.content for one in choices if one.logprobs]
+                assert [token for tokens in in_chunks for token in tokens] == logged
+                (whole,) = chunked.completion(events).choices
+                assert whole.logprobs
+                assert list(whole.logprobs.content) == logged
             case FunctionCall():
                 assert told.get(item.id, "") == item.arguments
     assert [one.sequence_number for one in seen] == list(range(len(seen)))

@@ -10,7 +10,7 @@ from openai._models import construct_type_unchecked
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponsesServerEvent
 
-from app.events import ResponseEnded, ResponseStatus, ResponseView, Usage
+from app.events import ResponseStatus, ResponseView, Usage
 from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.events import DeltaEvent, ItemEvent, LifeEvent
 from app.routes.openai.objects import PADDED_BYTES, stored_response
@@ -158,12 +158,8 @@ async def test_a_completion_that_never_wrote_still_has_its_role():
 
 async def test_a_whole_completion_holds_text_usage_and_logprobs():
     events = await logs.answered(["Hel", "lo"], logprobs=True)
-    ended = events[-1]
-    assert isinstance(ended, ResponseEnded)
 
-    whole = CompletionFold(logs.RUNNING, wants_logprobs=True).completion(
-        ended, (logs.token("Hel"), logs.token("lo"))
-    )
+    whole = CompletionFold(logs.RUNNING, wants_logprobs=True).completion(events)
 
     told = msgspec.to_builtins(whole)
     choice = told["choices"][0]

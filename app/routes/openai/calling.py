@@ -9,7 +9,7 @@ items are in the end is given by the whole text (`objects.output_items`); here t
 
 from collections.abc import Iterator
 
-from app.chat.calls import Argued, Begun, Call, CallReader, Ended, Piece, Said
+from app.chat.calls import Argued, Begun, Call, CallReader, Ended, Piece, Said, SaidTokens
 from app.events import ItemAdded, LogEvent, TextDelta
 from app.ids import MessageId
 from app.routes.openai import functions, schema
@@ -23,7 +23,8 @@ from app.routes.openai.events import (
     ServerEvent,
 )
 from app.routes.openai.items import function_call
-from engine.api import CallForm
+from app.routes.openai.objects import logprobs
+from engine.api import CallForm, TokenLogprobs
 
 _UNNUMBERED = 0
 """Whoever tells them numbers them."""
@@ -32,7 +33,7 @@ _UNNUMBERED = 0
 class CallEvents:
     """The content events of one answer, from the log's text deltas."""
 
-    __slots__ = ("_call", "_calls", "_item_id", "_reader", "_said", "began")
+    __slots__ = ("_call", "_calls", "_item_id", "_logs", "_reader", "_said", "_tokens", "began")
 
     def __init__(self, form: CallForm) -> None:
         self._reader = CallReader(form)
@@ -41,24 +42,38 @@ class CallEvents:
         """Of the open message; None where none was opened."""
         self._call: Call | None = None
         self._calls = 0
+        self._tokens = SaidTokens()
+        self._logs: list[schema.Logprob] = []
         self.began = False
         """Whether there is an answer at all."""
+
+    @property
+    def logprobs(self) -> tuple[schema.Logprob, ...]:
+        """Of what was said so far; a call has none."""
+        return tuple(self._logs)
 
     def events(self, event: LogEvent) -> Iterator[ServerEvent]:
         """What the log's next event adds; how life goes on is told by others."""
         if isinstance(event, ItemAdded):
             self._item_id, self.began = event.item_id, True
         elif isinstance(event, TextDelta):
+            self._tokens.feed(event.delta, event.logprobs)
             for piece in self._reader.feed(event.delta):
                 yield from self._piece(piece)
 
-    def end(self, items: tuple[schema.OutputItem, ...]) -> Iterator[ServerEvent]:
-        """Close what is open, as the whole text has it."""
-        if not self.began:
-            return
+    def rest(self) -> Iterator[ServerEvent]:
+        """What was held back, now that nothing more comes."""
         for piece in self._reader.end():
             if not isinstance(piece, Ended):
                 yield from self._piece(piece)
+        behind = self._tokens.behind(len(self._said or ""))
+        if behind:
+            yield from self._say("", behind)
+
+    def end(self, items: tuple[schema.OutputItem, ...]) -> Iterator[ServerEvent]:
+        """Close what is open, as the whole text has it; `rest` was told."""
+        if not self.began:
+            return
         if self._call is not None:
             yield from self._close_call(items[-1])
         elif self._calls == 0:
@@ -69,15 +84,8 @@ class CallEvents:
     def _piece(self, piece: Piece) -> Iterator[ServerEvent]:
         match piece:
             case Said():
-                if self._said is None:
-                    yield from self._open_message()
-                self._said = (self._said or "") + piece.text
-                yield DeltaEvent(
-                    sequence_number=_UNNUMBERED,
-                    item_id=self._item_id,
-                    delta=piece.text,
-                    logprobs=(),
-                )
+                end = len(self._said or "") + len(piece.text)
+                yield from self._say(piece.text, self._tokens.before(end))
             case Begun():
                 if self._said is not None and not self._calls:
                     yield from self._close_message(self._message("completed", self._said))
@@ -100,6 +108,16 @@ class CallEvents:
                 self._call = Call(name=call.name, arguments=call.arguments)
                 yield from self._close_call(self._function_call("completed"))
 
+    def _say(self, text: str, tokens: tuple[TokenLogprobs, ...]) -> Iterator[ServerEvent]:
+        if self._said is None:
+            yield from self._open_message()
+        told = logprobs(tokens)
+        self._said = (self._said or "") + text
+        self._logs += told
+        yield DeltaEvent(
+            sequence_number=_UNNUMBERED, item_id=self._item_id, delta=text, logprobs=told
+        )
+
     @property
     def _index(self) -> int:
         """Of the newest item among the output."""
@@ -113,8 +131,11 @@ class CallEvents:
         return function_call(self._item_id, self._calls - 1, self._open_call(), status=status)
 
     def _message(self, status: str, text: str | None = None) -> schema.OutputMessage:
-        content = () if text is None else (schema.OutputText(text=text),)
+        content = () if text is None else (self._text(text),)
         return schema.OutputMessage(id=self._item_id, status=status, content=content)
+
+    def _text(self, text: str) -> schema.OutputText:
+        return schema.OutputText(text=text, logprobs=self.logprobs)
 
     def _open_message(self) -> Iterator[ServerEvent]:
         self._said = ""
@@ -123,7 +144,9 @@ class CallEvents:
 
     def _close_message(self, item: schema.OutputItem) -> Iterator[ServerEvent]:
         text = self._said or ""
-        yield DoneEvent(sequence_number=_UNNUMBERED, item_id=self._item_id, text=text, logprobs=())
+        yield DoneEvent(
+            sequence_number=_UNNUMBERED, item_id=self._item_id, text=text, logprobs=self.logprobs
+        )
         yield self._part("done", text)
         yield self._item("done", item)
 
@@ -152,5 +175,5 @@ class CallEvents:
             type="response.content_part.added" if what == "added" else "response.content_part.done",
             sequence_number=_UNNUMBERED,
             item_id=self._item_id,
-            part=schema.OutputText(text=text),
+            part=self._text(text),
         )

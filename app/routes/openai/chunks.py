@@ -5,7 +5,17 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UNSET
 
-from app.chat.calls import Argued, Begun, CallReader, Piece, Said, call_id, written
+from app.chat.calls import (
+    Argued,
+    Begun,
+    CallReader,
+    Piece,
+    Said,
+    SaidTokens,
+    Written,
+    call_id,
+    written,
+)
 from app.chat.ledger import Tools
 from app.events import (
     ItemAdded,
@@ -32,6 +42,8 @@ class CompletionFold:
         "_padding",
         "_reader",
         "_response",
+        "_said",
+        "_tokens",
         "_tools",
         "_usage_asked",
         "_wants_logprobs",
@@ -54,6 +66,9 @@ class CompletionFold:
         self._tools = tools
         self._reader = None if tools is None else CallReader(tools.form)
         self._calls = 0
+        self._said = 0
+        """Characters that were told of what an answer that may call says."""
+        self._tokens = SaidTokens()
 
     def chunks(self, event: LogEvent) -> tuple[schema.Chunk, ...]:
         """The role first, then text, then the reason of the end, then the usage if asked for."""
@@ -61,26 +76,25 @@ class CompletionFold:
             case ItemAdded():
                 return self._opening()
             case TextDelta() if self._reader is not None:
+                self._tokens.feed(event.delta, event.logprobs)
                 return tuple(self._pieces(self._reader.feed(event.delta)))
             case TextDelta():
-                delta = schema.ChunkDelta(content=event.delta)
-                choice = schema.ChunkChoice(delta=delta, logprobs=self._logs(event.logprobs))
-                chunk = self._chunk((choice,))
-                return (padded(chunk) if self._padding else chunk,)
+                return (self._more(schema.ChunkDelta(content=event.delta), event.logprobs),)
             case ResponseEnded():
-                rest = () if self._reader is None else tuple(self._pieces(self._reader.end()))
+                rest = () if self._reader is None else tuple(self._rest(self._reader))
                 return (*self._opening(), *rest, *self._ending(event))
             case _:
                 return ()
 
-    def completion(
-        self, ended: ResponseEnded, tokens: Sequence[TokenLogprobs]
-    ) -> schema.Completion:
-        """The whole answer; `tokens` are its logprobs, as `TextDone` brought them."""
+    def completion(self, events: Sequence[LogEvent]) -> schema.Completion:
+        """The whole answer, from its whole log."""
+        ended = events[-1]
+        assert isinstance(ended, ResponseEnded), "a log ends with the response's end"
+        reply = self._reply(ended.text)
         choice = schema.CompletionChoice(
-            message=self._message(ended.text),
+            message=self._message(reply),
             finish_reason=self._finish_reason(ended),
-            logprobs=self._logs(tokens),
+            logprobs=self._logs(_said_tokens(events, reply.text)),
         )
         return schema.Completion(
             id=_completion_id(self._response),
@@ -101,8 +115,27 @@ class CompletionFold:
         for piece in pieces:
             delta = self._delta(piece)
             if delta is not None:
-                chunk = self._chunk((schema.ChunkChoice(delta=delta),))
-                yield padded(chunk) if self._padding else chunk
+                yield self._more(delta, self._tokens_of(piece))
+
+    def _rest(self, reader: CallReader) -> Iterator[schema.Chunk]:
+        yield from self._pieces(reader.end())
+        behind = self._tokens.behind(self._said)
+        if behind:
+            yield self._more(schema.ChunkDelta(content=""), behind)
+
+    def _tokens_of(self, piece: Piece) -> tuple[TokenLogprobs, ...] | None:
+        """None of a call's."""
+        if not isinstance(piece, Said):
+            return None
+        self._said += len(piece.text)
+        return self._tokens.before(self._said)
+
+    def _more(
+        self, delta: schema.ChunkDelta, tokens: Sequence[TokenLogprobs] | None
+    ) -> schema.Chunk:
+        logs = None if tokens is None else self._logs(tokens)
+        chunk = self._chunk((schema.ChunkChoice(delta=delta, logprobs=logs),))
+        return padded(chunk) if self._padding else chunk
 
     def _delta(self, piece: Piece) -> schema.ChunkDelta | None:
         match piece:
@@ -127,10 +160,10 @@ class CompletionFold:
             case _:
                 return None
 
-    def _message(self, text: str) -> schema.CompletionMessage:
-        if self._tools is None:
-            return schema.CompletionMessage(content=text)
-        reply = written(text, self._tools.form)
+    def _reply(self, text: str) -> Written:
+        return Written(text=text) if self._tools is None else written(text, self._tools.form)
+
+    def _message(self, reply: Written) -> schema.CompletionMessage:
         if not reply.calls:
             return schema.CompletionMessage(content=reply.text)
         calls = tuple(
@@ -144,7 +177,7 @@ class CompletionFold:
 
     def _finish_reason(self, ended: ResponseEnded) -> str:
         reason = _finish_reason(ended.response)
-        called = self._tools is not None and written(ended.text, self._tools.form).calls
+        called = self._reply(ended.text).calls
         return "tool_calls" if called and reason == "stop" else reason
 
     def _ending(self, ended: ResponseEnded) -> tuple[schema.Chunk, ...]:
@@ -169,6 +202,14 @@ class CompletionFold:
             choices=choices,
             usage=None if self._usage_asked else UNSET,
         )
+
+
+def _said_tokens(events: Sequence[LogEvent], said: str) -> tuple[TokenLogprobs, ...]:
+    tokens = SaidTokens()
+    for event in events:
+        if isinstance(event, TextDelta):
+            tokens.feed(event.delta, event.logprobs)
+    return (*tokens.before(len(said)), *tokens.behind(len(said)))
 
 
 def completion_usage(response: ResponseView) -> schema.CompletionUsage | None:

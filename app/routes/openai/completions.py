@@ -16,7 +16,7 @@ from app.chat.entry import TurnRequest
 from app.chat.ledger import Tools
 from app.chat.supervisor import Supervisor
 from app.errors import AppError, InvalidRequest, NotFound, TooMany
-from app.events import LogEvent, Problem, ResponseEnded, TextDone
+from app.events import LogEvent, Problem, ResponseEnded
 from app.people.accounts import Principal
 from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.exchange import DialectRequest, Exchange, begin, json_answer
@@ -123,8 +123,7 @@ def _completion(events: Sequence[LogEvent], fold: CompletionFold) -> Completion:
     assert isinstance(ended, ResponseEnded), "a log ends with the response's end"
     if ended.response.error:
         raise _failure(ended.response.error)
-    whole = next((event for event in events if isinstance(event, TextDone)), None)
-    return fold.completion(ended, whole.logprobs if whole else ())
+    return fold.completion(events)
 
 
 def _failure(problem: Problem) -> AppError:

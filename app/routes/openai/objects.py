@@ -86,7 +86,7 @@ def output_items(
     items: list[schema.OutputItem] = []
     if reply.text or not reply.calls:
         said = "completed" if reply.calls else status
-        items.append(_output_message(response, reply.text, said))
+        items.append(_output_message(response, reply.text, said, tokens))
     for place, call in enumerate(reply.calls):
         done = "completed" if call.is_whole else status
         items.append(function_call(response.message_id, place, call, status=done))

@@ -40,8 +40,6 @@ def response_tools(asked: ResponseCreate, card: ModelCard) -> Tools | None:
     tools = asked.tools or ()
     if asked.text and asked.text.format and asked.text.format.type != "text" and tools:
         raise not_supported("text.format")
-    if asked.top_logprobs and tools:
-        raise not_supported("top_logprobs")
     return _tools(asked, tools, _chosen_in_response(asked.tool_choice), card)
 
 
@@ -50,8 +48,6 @@ def completion_tools(asked: CompletionCreate, card: ModelCard) -> Tools | None:
     tools = asked.tools or ()
     if asked.response_format and asked.response_format.type != "text" and tools:
         raise not_supported("response_format")
-    if asked.logprobs and tools:
-        raise not_supported("logprobs")
     functions = [tool.function for tool in tools]
     return _tools(asked, functions, _chosen_in_completion(asked.tool_choice), card)
 

@@ -121,9 +121,11 @@ class ResponseFold:
                 yield self._life("response.in_progress", event)
             case ResponseEnded():
                 name = _TERMINAL.get(event.response.status, "response.incomplete")
+                yield from calls.rest()
                 items: tuple[schema.OutputItem, ...] = ()
                 if calls.began:
-                    items = output_items(event.response, event.text, self._echo.tools)
+                    text, tools = event.text, self._echo.tools
+                    items = output_items(event.response, text, tools, calls.logprobs)
                 yield from calls.end(items)
                 yield self._life(name, event, items)
             case _:
