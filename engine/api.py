@@ -96,6 +96,8 @@ class CallGrammar(msgspec.Struct, frozen=True, kw_only=True, tag="calls"):
     """It begins with a call."""
     several: bool = True
     """After one call another may follow."""
+    says: JsonGrammar | None = None
+    """What a reply is that calls nothing, and then nothing stands before a call; None: any text."""
 
 
 Grammar = JsonGrammar | CallGrammar

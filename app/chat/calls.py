@@ -220,6 +220,21 @@ def spelled(reply: Written, form: CallForm) -> str:
     return reply.text + ("" if parted else form.separator) + calls
 
 
+_BARE = frozenset("[]{},: -+.0123456789Etruefalsn")
+"""What JSON has outside its texts, but for quotes."""
+
+
+def is_never_in_json(opening: str) -> bool:
+    """Whether no value of JSON, spelled as it is here, can hold what opens a call.
+
+    JSON has no line break. Where it has a quote a text begins, which nothing but `_BARE` stands
+    before, or ends, which no letter stands behind.
+    """
+    before, quote, behind = opening.partition('"')
+    is_no_border = bool(quote) and behind[:1].isalpha() and not _BARE.issuperset(before)
+    return "\n" in opening or is_no_border
+
+
 # ---------------------------------------------------------------- ids, and what was given
 
 

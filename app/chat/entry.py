@@ -13,6 +13,7 @@ from app.chat.ledger import (
     Asked,
     Branch,
     CacheAsked,
+    Choice,
     Compared,
     Entry,
     Node,
@@ -321,12 +322,16 @@ def make_job(entry: Entry, request: TurnRequest, prompt: Prompt) -> Job:
         sampling=request.sampling,
         limits=limits,
         history=prompt.history,
-        grammar=_grammar(entry, request),
+        grammar=grammar_of(entry.response.user_id, request),
         resumed_output=resumed,
         durable=request.store and not request.cache.memory_only,
     )
 
 
-def _grammar(entry: Entry, request: TurnRequest) -> Grammar | None:
-    asked = request.format or request.tools
-    return None if asked is None else asked.grammar(entry.response.user_id)
+def grammar_of(user_id: UserId, request: TurnRequest) -> Grammar | None:
+    """What holds the answer to its format, to the functions that it may call, or to either."""
+    says = None if request.format is None else request.format.grammar(user_id)
+    tools = request.tools
+    if tools is None or (says is not None and tools.choice is Choice.NONE):
+        return says
+    return tools.grammar(user_id, says)

@@ -14,7 +14,14 @@ import msgspec
 
 from app.chat.calls import calls_of, in_order
 from app.chat.comparison import compare
-from app.chat.entry import Considered, TurnRequest, make_ask, make_entry, make_job
+from app.chat.entry import (
+    Considered,
+    TurnRequest,
+    grammar_of,
+    make_ask,
+    make_entry,
+    make_job,
+)
 from app.chat.heads import Heads
 from app.chat.holds import Holds, Wished
 from app.chat.ledger import Acceptance, Branch, CacheAsked, Compared, Entry, Ledger, Node, Place
@@ -86,7 +93,7 @@ class Intake:
         if request.format is not None:
             await self._make_ready(request.format.grammar(user_id), "format")
         if request.tools is not None:
-            await self._make_ready(request.tools.grammar(user_id), "tools")
+            await self._make_ready(grammar_of(user_id, request), "tools")
         if request.results:
             request = await self._in_order_of_calls(request, looked)
         card, wanted, rendered = await self._wanted(user_id, request, looked, guessing)
@@ -196,7 +203,7 @@ class Intake:
         wanted = Wanted(user_id=user_id, branch=branch, head=head, new=new)
         return card, wanted, rendered
 
-    async def _make_ready(self, grammar: Grammar, field: str) -> None:
+    async def _make_ready(self, grammar: Grammar | None, field: str) -> None:
         """Raises `InvalidRequest` in the words of its fault, while nothing is stored."""
         nothing = RenderRequest(messages=(), seam=Seam.CLOSED, opens_reply=False, grammar=grammar)
         async with engine_errors(field):

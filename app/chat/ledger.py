@@ -160,7 +160,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """Those that may be called this time; none named: all that are declared."""
     parallel: bool = True
 
-    def grammar(self, user_id: UserId) -> CallGrammar:
+    def grammar(self, user_id: UserId, says: JsonGrammar | None = None) -> CallGrammar:
         """All functions are declared to the model, whichever of them may be called this time."""
         return CallGrammar(
             owner_id=OwnerId(user_id),
@@ -168,6 +168,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
             functions=tuple(one for one in self.functions if self._allows(one)),
             required=self.choice is Choice.REQUIRED,
             several=self.parallel and self.named is None,
+            says=says,
         )
 
     def _allows(self, function: Function) -> bool:

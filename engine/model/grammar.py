@@ -113,6 +113,9 @@ class Grammars:
         more = f"({self._literal(form.separator)} {opened} call)*" if grammar.several else ""
         if grammar.required:
             lines = [f"start: {opened} call {more}"]
+        elif grammar.says is not None:
+            schema = _schema(grammar.says.schema, strict=grammar.says.strict)
+            lines = [f"start: said | {opened} call {more}", f"said: %json {json.dumps(schema)}"]
         else:
             rest = self._literal(form.opening[len(tag) :])
             said = f"said{'' if is_one else '[lazy]'}: TEXT {self._literal(tag)}"

@@ -18,10 +18,12 @@ from app.chat.calls import (
     Written,
     call_id,
     in_order,
+    is_never_in_json,
     spelled,
     written,
 )
-from app.chat.ledger import Choice, Tools
+from app.chat.entry import TurnRequest, grammar_of
+from app.chat.ledger import AnswerFormat, Choice, Tools
 from app.db.base import Database
 from app.errors import InvalidRequest
 from app.ids import new_user_id
@@ -171,6 +173,35 @@ def test_what_is_asked_for_is_what_the_grammar_holds_to(
         required=required,
         several=several,
     )
+
+
+FORMAT = AnswerFormat(name="it", schema='{"type": "array"}', strict=True)
+
+
+@pytest.mark.parametrize("choice", list(Choice))
+def test_an_answer_of_a_format_follows_that_or_calls(choice: Choice):
+    user_id = new_user_id()
+    tools = msgspec.structs.replace(TOOLS, choice=choice)
+    says = FORMAT.grammar(user_id)
+
+    grammar = grammar_of(user_id, TurnRequest(messages=(), tools=tools, format=FORMAT))
+
+    assert grammar == (says if choice is Choice.NONE else tools.grammar(user_id, says))
+
+
+@pytest.mark.parametrize(
+    ("opening", "never"),
+    [
+        (FORM.opening, True),
+        ('[TOOL_CALLS] [{"name": "', True),
+        ("<call>\n", True),
+        ("<function=", False),
+        ('[{"name": "', False),
+        ('<call name="', False),
+    ],
+)
+def test_what_opens_a_call_may_be_something_that_json_never_holds(opening: str, *, never: bool):
+    assert is_never_in_json(opening) == never
 
 
 # ---------------------------------------------------------------- turns

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from hypothesis import given
@@ -12,16 +13,28 @@ from openai import OpenAI
 
 from app.chat.calls import Call, Written, spelled
 from app.chat.ledger import Tools
+from app.errors import InvalidRequest
 from app.events import ResponseView
 from app.routes.openai.chunks import CompletionFold
 from app.routes.openai.events import DeltaEvent, LifeEvent
 from app.routes.openai.functions import FunctionCall
+from app.routes.openai.requests import completion_create, response_create
 from app.routes.openai.schema import OutputMessage
+from app.routes.openai.tools import completion_tools, response_tools
 from app.routes.openai.view import ResponseFold
-from engine.api import CallGrammar, Engine, Function, JobClass, Role
+from engine.api import (
+    CallForm,
+    CallGrammar,
+    Engine,
+    Function,
+    JobClass,
+    Role,
+    Stability,
+    TemplateFinding,
+)
 from tests.dialect.conftest import a_client, sdk
 from tests.kit import logs
-from tests.kit.echo import CALL_FORM, EchoEngine, text_of
+from tests.kit.echo import CALL_FORM, EchoEngine, text_of, with_calls
 from tests.kit.engines import a_config
 from tests.kit.model import with_template
 from tests.kit.server import Server
@@ -257,6 +270,38 @@ def test_02_chat_completions_call_and_are_answered_whole_and_in_chunks(caller: O
     )
 
 
+@pytest.mark.parametrize("choice", ["auto", "none", "required"])
+def test_with_a_format_an_answer_is_a_call_or_what_the_schema_allows(caller: OpenAI, choice: Any):
+    schema: Any = {"name": "it", "schema": PARAMETERS, "strict": True}
+    form: Any = {"format": {"type": "json_schema", **schema}}
+    asked: Any = {"tool_choice": choice, "parallel_tool_calls": False, **GREEDY}
+    answer = caller.responses.create(input=ASK, tools=[WEATHER], text=form, **asked)
+    (completed,) = caller.chat.completions.create(
+        model="default",
+        messages=[{"role": "user", "content": ASK}],
+        tools=[wrapped(WEATHER)],
+        response_format={"type": "json_schema", "json_schema": schema},
+        **asked,
+    ).choices
+
+    (item,) = answer.output
+    assert answer.status == "completed"
+    assert answer.text
+    assert answer.text.format
+    assert answer.text.format.type == "json_schema"
+    if item.type == "function_call":
+        assert completed.message.tool_calls
+        made: Any = completed.message.tool_calls[0]
+        assert choice != "none"
+        assert item.arguments == made.function.arguments
+        said = item.arguments
+    else:
+        assert choice != "required"
+        assert completed.message.content == answer.output_text
+        said = answer.output_text
+    assert json.loads(said) in ({"city": "Rome"}, {"city": "Oslo"})
+
+
 def test_what_is_said_beside_functions_has_logprobs_and_a_call_has_none(caller: OpenAI):
     asked: Any = {
         "model": "default",
@@ -454,7 +499,6 @@ def test_a_choice_in_chat_completions_that_is_none_is_refused_by_its_field(
             "invalid_value",
             "tool_choice.tools[0].type",
         ),
-        ({"tools": [TIDE], "text": {"format": {"type": "json_object"}}}, "", "text.format"),
         ({"tools": [TIDE], "prompt": {"id": "persona_default"}}, "unsupported_parameter", "tools"),
         (
             {"input": [{"type": "function_call_output", "call_id": "call_1", "output": "x"}]},
@@ -481,6 +525,45 @@ def test_what_is_no_function_call_is_refused_by_its_field(
 
     assert refused.value.param == param
     assert code in ("", refused.value.code)
+
+
+def test_a_format_is_refused_where_its_answers_might_be_read_as_calls():
+    """A text of JSON may spell what opens a call under this template."""
+    form = CallForm(opening="<function=", middle=">", closing="</function>", separator="\n")
+    card = msgspec.structs.replace(
+        with_calls(), template=TemplateFinding(stability=Stability.STABLE, calls=form)
+    )
+    anything = {"type": "json_object"}
+    response = response_create({"input": ASK, "tools": [TIDE], "text": {"format": anything}})
+    messages = [{"role": "user", "content": ASK}]
+    completion = completion_create(
+        {"messages": messages, "tools": [wrapped(TIDE)], "response_format": anything}
+    )
+
+    for read, field in (
+        (lambda: response_tools(response, card), "text.format"),
+        (lambda: completion_tools(completion, card), "response_format"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            read()
+        assert (refused.value.code, refused.value.field) == ("unsupported_parameter", field)
+
+
+def test_what_is_said_under_a_format_and_what_is_called_are_items(client: OpenAI, echo: EchoEngine):
+    asked: Any = {
+        "input": ASK,
+        "tools": [TIDE],
+        "text": {"format": {"type": "json_object"}},
+        "stream": True,
+    }
+    echo.says[JobClass.INTERACTIVE] = '{"a": "<tool_call>"}'
+    said: list[Any] = list(client.responses.create(**asked))
+    says(echo, "", ("tide", "{}"))
+    called: list[Any] = list(client.responses.create(**asked))
+
+    (message,), (call,) = said[-1].response.output, called[-1].response.output
+    assert (message.type, message.content[0].text) == ("message", '{"a": "<tool_call>"}')
+    assert (call.type, call.name) == ("function_call", "tide")
 
 
 def test_a_tool_message_that_answers_nothing_is_refused(client: OpenAI, echo: EchoEngine):

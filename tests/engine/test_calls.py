@@ -15,6 +15,7 @@ from engine.api import (
     CallForm,
     CallGrammar,
     Function,
+    JsonGrammar,
     Message,
     OwnerId,
     Rendered,
@@ -43,6 +44,9 @@ PLACE = Function(
     ' "required": ["place"], "additionalProperties": false}',
 )
 CLOCK = Function(name="clock", parameters='{"type": "object", "additionalProperties": false}')
+WORDS = JsonGrammar(
+    owner_id=OwnerId("ann"), schema='{"type": "array", "items": {"enum": ["<tool_call>", "b"]}}'
+)
 TEXTS = st.text(st.sampled_from("abc é\n<>{}"), max_size=12)
 
 
@@ -170,7 +174,7 @@ def grammars(loaded):
     return Grammars(loaded)
 
 
-def grammar(*functions: Function, **changes: bool) -> CallGrammar:
+def grammar(*functions: Function, **changes: Any) -> CallGrammar:
     return CallGrammar(owner_id=OwnerId("ann"), form=FORM, functions=functions, **changes)
 
 
@@ -226,6 +230,26 @@ def test_a_required_call_comes_first_and_one_call_may_be_all(grammars):
     assert not may_end(grammars, required, "")
     assert may_end(grammars, one, f"I look.\n{ROME}")
     assert not is_allowed(grammars, one, f"{ROME}\n")
+
+
+def test_with_a_schema_a_reply_is_what_it_allows_or_calls_and_nothing_before_them(grammars):
+    wanted = grammar(PLACE, CLOCK, says=WORDS)
+
+    for whole in ("[]", '["<tool_call>"]', '["b", "b"]', ROME, f"{ROME}\n{NOW}"):
+        assert may_end(grammars, wanted, whole), whole
+    for begun in ("", "[", '["<tool', "<tool_call>", ROME[:-3]):
+        assert is_allowed(grammars, wanted, begun), begun
+        assert not may_end(grammars, wanted, begun), begun
+    for wrong in (
+        "Well.",
+        "{}",
+        '["c"]',
+        f"[]{ROME}",
+        f"I look.\n{ROME}",
+        call("other", "{}"),
+        call("weather", "[]"),
+    ):
+        assert not is_allowed(grammars, wanted, wrong), wrong
 
 
 def test_without_functions_no_call_begins(grammars):
@@ -285,6 +309,10 @@ def test_marks_that_are_tokens_of_their_own_are_written_as_these(loaded, special
     assert mask(grammar(CLOCK), "Well.")[opened]
     assert isinstance(mask(grammar(CLOCK), "<tool_call> and so on"), InvalidGrammar)
     assert not mask(grammar(), "Well.")[opened]
+    assert mask(grammar(CLOCK, says=WORDS), "")[[*end, opened]].tolist() == [False] * len(end) + [
+        True
+    ]
+    assert mask(grammar(CLOCK, says=WORDS), '["b"]')[end].all()
     assert mask(grammar(CLOCK, required=True), "")[[*end, opened]].tolist() == [False] * len(
         end
     ) + [True]

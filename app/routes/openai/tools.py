@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from app.chat.calls import is_never_in_json
 from app.chat.ledger import Choice, Tools
 from app.errors import InvalidRequest
 from app.routes.openai.functions import (
@@ -20,7 +21,6 @@ from app.routes.openai.functions import (
     FunctionTool,
     ToolChoice,
 )
-from app.routes.openai.requests import not_supported
 from app.routes.openai.schema import CompletionCreate, ResponseCreate
 from engine.api import CallForm, Function, ModelCard
 
@@ -38,16 +38,16 @@ class _Chosen(NamedTuple):
 def response_tools(asked: ResponseCreate, card: ModelCard) -> Tools | None:
     """Of `/v1/responses`, where a function stands beside its type."""
     tools = asked.tools or ()
-    if asked.text and asked.text.format and asked.text.format.type != "text" and tools:
-        raise not_supported("text.format")
+    if tools and asked.text and asked.text.format and asked.text.format.type != "text":
+        _check_told_apart(card, "text.format")
     return _tools(asked, tools, _chosen_in_response(asked.tool_choice), card)
 
 
 def completion_tools(asked: CompletionCreate, card: ModelCard) -> Tools | None:
     """Of chat completions, where it is wrapped once more."""
     tools = asked.tools or ()
-    if asked.response_format and asked.response_format.type != "text" and tools:
-        raise not_supported("response_format")
+    if tools and asked.response_format and asked.response_format.type != "text":
+        _check_told_apart(card, "response_format")
     functions = [tool.function for tool in tools]
     return _tools(asked, functions, _chosen_in_completion(asked.tool_choice), card)
 
@@ -109,6 +109,16 @@ def _tools(
 def _check_declared(name: str, names: Iterable[str], field: str) -> None:
     if name not in names:
         raise InvalidRequest(f"No function is called {name!r}.", field=field)
+
+
+def _check_told_apart(card: ModelCard, field: str) -> None:
+    """Raises `InvalidRequest` where an answer that is to be JSON might be read as one that calls."""
+    if not is_never_in_json(call_form(card, "tools").opening):
+        raise InvalidRequest(
+            "Under the model's chat template JSON cannot be told from a call.",
+            code="unsupported_parameter",
+            field=field,
+        )
 
 
 def call_form(card: ModelCard, field: str) -> CallForm:
