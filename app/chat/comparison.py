@@ -8,9 +8,9 @@ Told by what was sent, not by what the cache held: a prompt that begins with all
 lost nothing, and whether it was still there to be found is for its receipt to say.
 """
 
-from collections.abc import Sequence
 from itertools import chain
 
+from app.chat.headed import shared_tokens
 from app.chat.ledger import Branch, Compared, Difference, Tools
 from app.chat.prompt import Prompt
 from app.ids import ResponseId
@@ -46,13 +46,6 @@ def compare(
     return Compared(
         response_id=named, tokens=len(sent), shared_tokens=shared, difference=difference
     )
-
-
-def shared_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    end = min(len(one), len(other))
-    return next((place for place, (left, right) in pairs if left != right), end)
 
 
 def _declared(tools: Tools | None) -> tuple[object, ...]:

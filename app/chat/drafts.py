@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from app.chat.comparison import shared_tokens
 from app.chat.entry import TurnRequest
 from app.chat.errands import Errands
+from app.chat.headed import shared_tokens
 from app.chat.intake import Intake
 from app.chat.liveness import session_of
 from app.chat.prompt import Prompt, Wanted

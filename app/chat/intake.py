@@ -22,24 +22,20 @@ from app.chat.entry import (
     make_entry,
     make_job,
 )
+from app.chat.headed import (
+    HeadText,
+    bare_head,
+    instructions_head,
+    library_head,
+    library_key,
+    with_tools,
+)
 from app.chat.heads import Heads
 from app.chat.holds import Holds, Wished
 from app.chat.ledger import Acceptance, Branch, CacheAsked, Compared, Entry, Ledger, Node, Place
 from app.chat.liveness import session_of
 from app.chat.memory import MemoryLedger
-from app.chat.prompt import (
-    Guess,
-    HeadText,
-    NewMessages,
-    Prompt,
-    Prompts,
-    Wanted,
-    bare_head,
-    instructions_head,
-    library_head,
-    library_key,
-    tools_head,
-)
+from app.chat.prompt import Guess, NewMessages, Prompt, Prompts, Wanted
 from app.chat.recall import Recall
 from app.chat.shortening import Shortening
 from app.chat.stored import StoredLedger
@@ -279,19 +275,18 @@ class Intake:
         self, card: ModelCard, user_id: UserId, request: TurnRequest, branch: Branch
     ) -> HeadText:
         """Who may not read what it would say gets no head, so there is nothing to match."""
-        if request.tools is not None:
-            if branch.reads and not request.instructions:
-                words = "Functions cannot be declared under a persona."
-                raise InvalidRequest(words, code="unsupported_parameter", field="tools")
-            return tools_head(request.tools.functions, request.instructions)
         if request.instructions:
-            return instructions_head(request.instructions)
-        if branch.reads:
+            head = instructions_head(request.instructions)
+        elif branch.reads:
             was_sent = branch.head is not None and branch.head.key == library_key(branch.reads)
-            return library_head(
+            head = library_head(
                 await self._heads.for_reader(card, user_id, branch.reads, was_sent=was_sent)
             )
-        return bare_head((branch.said or request.messages)[0].role)
+        elif request.tools is not None:
+            head = HeadText(key="")
+        else:
+            return bare_head((branch.said or request.messages)[0].role)
+        return head if request.tools is None else with_tools(head, request.tools.functions)
 
 
 def _new(request: TurnRequest) -> NewMessages:

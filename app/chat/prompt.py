@@ -11,22 +11,18 @@ template's opening depends on what follows), a path whose fingerprints are not t
 template that rewrites what was said. Nothing here is stored and no owner is checked.
 """
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Iterable, Sequence
-from itertools import accumulate, chain, pairwise
+from collections.abc import Awaitable, Sequence
+from itertools import chain, pairwise
 
 import msgspec
 
-from app.chat.heads import Part
+from app.chat.headed import Headed, HeadText, joined, rendered_alone, rendered_with_all, zoned
 from app.chat.ledger import Branch, Head, Node
-from app.db.types import VersionRef
 from app.ids import MessageId, UserId
 from engine.api import (
-    OPERATOR_SCOPE,
     CacheSource,
     Engine,
-    Function,
     History,
     Message,
     ModelCard,
@@ -42,29 +38,6 @@ from engine.errors import EngineError
 
 CACHED_HEADS = 256
 REMEMBERED_SEAMS = 4096
-
-
-class HeadText(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before the path as text; empty for the template's opening alone."""
-
-    key: str
-    parts: tuple[Part, ...] = ()
-    """The library's, each in a scope of its own."""
-    own: tuple[Message, ...] = ()
-    """The caller's, in the caller's scope."""
-    tools: tuple[Function, ...] = ()
-    """Declared before all else, in the caller's scope too: only a head tells of them."""
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        return (*chain.from_iterable(part.compiled.messages for part in self.parts), *self.own)
-
-
-class Headed(msgspec.Struct, frozen=True, kw_only=True):
-    """A head as ids, and whose tokens lie where in it; the caller's own are left over."""
-
-    head: Head
-    zones: tuple[Zone, ...]
 
 
 class NewMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,37 +76,6 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, ...]
     zones: tuple[Zone, ...]
     history: History | None
-
-
-def library_head(parts: Sequence[Part]) -> HeadText:
-    """A persona's system prompt and examples, then documents, each for those who may read it."""
-    return HeadText(key=library_key(part.ref for part in parts), parts=tuple(parts))
-
-
-def library_key(refs: Iterable[VersionRef]) -> str:
-    return " ".join(map(str, refs))
-
-
-def instructions_head(instructions: str) -> HeadText:
-    """A caller's own instructions, in the caller's scope."""
-    own = (Message(role=Role.SYSTEM, text=instructions),)
-    return HeadText(key=f"instructions:{_digest(instructions)}", own=own)
-
-
-def tools_head(tools: tuple[Function, ...], instructions: str | None) -> HeadText:
-    """What may be called, and the caller's own instructions if there are any."""
-    head = instructions_head(instructions) if instructions else HeadText(key="")
-    told = msgspec.json.encode(tools).decode()
-    return msgspec.structs.replace(head, key=f"tools:{_digest(told)} {head.key}", tools=tools)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def bare_head(first: Role) -> HeadText:
-    """No instructions at all: what the template itself puts before a first message of this role."""
-    return HeadText(key=f"opening:{first}")
 
 
 class Prompts:
@@ -218,7 +160,8 @@ class Prompts:
                 opens_reply=wanted.new.opens_reply,
             )
         )
-        headed = _zoned(wanted.head, apart) if apart else _headed(wanted.head, rendered)
+        text = wanted.head
+        headed = zoned(text, apart) if apart else rendered_with_all(text, rendered)
         end = 0 if apart else len(headed.head.token_ids)
         slices, glue = _slices(rendered, end, new=bool(wanted.new.messages))
         border = len(heading) + len(told)
@@ -230,16 +173,16 @@ class Prompts:
     async def head(self, card: ModelCard, text: HeadText) -> Headed:
         """The library's head by itself: as it was compiled, else rendered."""
         if card.template.stability is not Stability.UNSTABLE:
-            return _joined(text)
-        return _headed(text, await self._engine.render(_beginning(text.messages)))
+            return joined(text)
+        return rendered_with_all(text, await self._engine.render(_beginning(text.messages)))
 
     async def _head(self, card: ModelCard, wanted: Wanted) -> Headed:
         """As it was sent before, else as it was compiled, from memory, or rendered."""
         kept, text = wanted.branch.head, wanted.head
         if kept is not None and kept.key == text.key:
-            return _zoned(text, kept)
-        if text.parts:
-            return _joined(text)
+            return zoned(text, kept)
+        if text.parts and not text.tools:
+            return joined(text)
         key = (text.key, card.template_fingerprint)
         # What was rendered before may tell of another day.
         if card.template.reads_clock or key not in self._heads:
@@ -247,16 +190,15 @@ class Prompts:
             if len(self._heads) > CACHED_HEADS:
                 self._heads.popitem(last=False)
         self._heads.move_to_end(key)
-        return _zoned(text, self._heads[key])
+        return zoned(text, self._heads[key])
 
     async def _render_head(self, wanted: Wanted) -> Head:
         # An opening is found before any message of the role; its text does not matter.
-        said, tools = wanted.branch.said, wanted.head.tools
-        first = Role.USER if tools else said[0].role if said else None
+        said, text = wanted.branch.said, wanted.head
+        first = Role.USER if text.tools else said[0].role if said else None
         probe = () if first is None else (Message(role=first, text="."),)
-        beginning = _beginning(wanted.head.messages or probe)
-        rendered = await self._engine.render(msgspec.structs.replace(beginning, tools=tools))
-        return _headed(wanted.head, rendered).head
+        request = msgspec.structs.replace(_beginning(text.beginning or probe), tools=text.tools)
+        return rendered_alone(text, await self._engine.render(request))
 
 
 def _goes_on(card: ModelCard, branch: Branch) -> bool:
@@ -306,38 +248,6 @@ def _rendered_anew(
         )
         for node in path
     )
-
-
-def _headed(text: HeadText, rendered: Rendered) -> Headed:
-    end = rendered.ends[len(text.messages) - 1] if text.messages else rendered.opening_end
-    # What is declared is the caller's text, and the opening tells of it.
-    opening_end = 0 if text.tools else rendered.opening_end
-    head = Head(key=text.key, token_ids=rendered.token_ids[:end], opening_end=opening_end)
-    counts = accumulate(len(part.compiled.messages) for part in text.parts)
-    return _with_zones(text, head, [rendered.ends[count - 1] for count in counts])
-
-
-def _joined(text: HeadText) -> Headed:
-    """A head of compiled parts: a part continues a message that is closed, whatever that says."""
-    ids = chain.from_iterable(part.compiled.token_ids for part in text.parts)
-    opening_end = text.parts[0].compiled.opening_end
-    return _zoned(text, Head(key=text.key, token_ids=tuple(ids), opening_end=opening_end))
-
-
-def _zoned(text: HeadText, head: Head) -> Headed:
-    """Parts end where the ones behind them begin; the first may tell of another day by now."""
-    behind = accumulate((len(part.compiled.token_ids) for part in text.parts[:0:-1]), initial=0)
-    ends = [len(head.token_ids) - tokens for tokens in behind] if text.parts else []
-    return _with_zones(text, head, ends[::-1])
-
-
-def _with_zones(text: HeadText, head: Head, ends: Sequence[int]) -> Headed:
-    opening = Zone(scope=OPERATOR_SCOPE, source=CacheSource.TEMPLATE, end=head.opening_end)
-    parts = (
-        Zone(scope=part.scope, source=part.source, end=end)
-        for part, end in zip(text.parts, ends, strict=True)
-    )
-    return Headed(head=head, zones=(opening, *parts))
 
 
 def _slices(

@@ -23,8 +23,9 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat import heads
+from app.chat.headed import Headed, library_head
 from app.chat.library import DEFAULT_PERSONA, Library
-from app.chat.prompt import Headed, Prompts, library_head
+from app.chat.prompt import Prompts
 from app.db.base import Database
 from app.db.models import Conversation, LibraryItem
 from app.db.types import ItemKind, VersionRef, utc_now

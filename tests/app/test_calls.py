@@ -24,16 +24,21 @@ from app.chat.calls import (
 )
 from app.chat.entry import TurnRequest, grammar_of
 from app.chat.ledger import AnswerFormat, Choice, Tools
+from app.chat.library import DEFAULT_PERSONA, Access, Text
 from app.db.base import Database
-from app.errors import InvalidRequest
+from app.db.types import ItemKind, Visibility
+from app.errors import InvalidRequest, NotFound
 from app.ids import new_user_id
 from engine.api import (
     OPERATOR_SCOPE,
+    CacheSource,
     CallGrammar,
     Function,
     JobClass,
     Message,
     OwnerId,
+    Rendered,
+    RenderRequest,
     Role,
     Scope,
     Seam,
@@ -45,6 +50,7 @@ from tests.kit.echo import OPEN, EchoEngine, text_of, with_calls
 WEATHER = Function(name="weather", description="Tells the weather.")
 TIDE = Function(name="tide")
 TOOLS = Tools(functions=(WEATHER, TIDE), form=FORM)
+OWN = Access(visibility=Visibility.OWNER)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text('ab"\\{}[]<é/>', max_size=6),
@@ -289,13 +295,67 @@ async def test_outputs_of_unknown_calls_and_calls_without_outputs_are_refused(db
     assert len(engine.jobs) == 1
 
 
-async def test_functions_under_a_persona_are_refused(db: Database):
+class SystemFirst(EchoEngine):
+    """Tells of functions behind the system's words, as templates do."""
+
+    async def render(self, request: RenderRequest) -> Rendered:
+        if not request.tools or request.messages[0].role is not Role.SYSTEM:
+            return await super().render(request)
+        plain = await super().render(msgspec.structs.replace(request, tools=()))
+        alone = await super().render(msgspec.structs.replace(request, messages=()))
+        end, told = plain.ends[0], alone.token_ids[1:]
+        return msgspec.structs.replace(
+            plain,
+            token_ids=(*plain.token_ids[:end], *told, *plain.token_ids[end:]),
+            ends=tuple(one + len(told) for one in plain.ends),
+        )
+
+
+async def test_11_under_a_persona_its_words_are_the_operators_and_all_else_is_the_callers(
+    db: Database,
+):
+    engine = SystemFirst(with_calls())
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        rivers = Text(name="Rivers", text="The Nile.")
+        made = await domain.library.create(ann.user_id, ItemKind.DOCUMENT, rivers, OWN)
+        first = await domain.respond(
+            ann,
+            "hi",
+            persona_id=DEFAULT_PERSONA.id,
+            document_ids=(made.summary.id,),
+            tools=TOOLS,
+        )
+        await domain.ended(ann, first)
+        await domain.ended(ann, await domain.respond(ann, "again", first, tools=TOOLS))
+        await domain.ended(ann, await domain.respond(ann, "plain", first))
+
+    one, two, plain = engine.jobs
+    own = Scope(f"user:{ann.user_id}")
+    for job in (one, two):
+        template, words, rest = job.zones
+        assert (template.scope, template.source) == (OPERATOR_SCOPE, CacheSource.TEMPLATE)
+        assert (words.scope, words.source) == (OPERATOR_SCOPE, CacheSource.PERSONA)
+        assert rest.scope == own
+        assert text_of(job.token_ids[: words.end]) == DEFAULT_PERSONA.instructions
+        assert plain.token_ids[: words.end] == job.token_ids[: words.end]
+        behind = text_of(job.token_ids[words.end :])
+        assert behind.index("weather") < behind.index("The Nile.") < behind.index("hi")
+    assert two.token_ids[: len(one.token_ids)] == one.token_ids
+    assert "weather" not in text_of(plain.token_ids)
+
+
+async def test_19_functions_open_no_persona_that_one_may_not_read(db: Database):
     engine = EchoEngine(with_calls())
     async with open_domain(db, engine) as domain:
         ann = await new_person(db)
-        error = await refused(domain, ann, "hi", persona_id="persona_default", tools=TOOLS)
+        bob = await new_person(db)
+        pirate = Text(name="Pirate", text="Arr.")
+        made = await domain.library.create(ann.user_id, ItemKind.PERSONA, pirate, OWN)
+        with pytest.raises(NotFound):
+            await domain.respond(bob, "hi", persona_id=made.summary.id, tools=TOOLS)
 
-    assert (error.code, error.field) == ("unsupported_parameter", "tools")
+    assert engine.jobs == []
 
 
 async def test_other_functions_are_another_head_and_the_path_keeps_its_ids(db: Database):

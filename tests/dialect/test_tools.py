@@ -155,6 +155,24 @@ def test_a_named_function_is_called_and_none_calls_nothing(caller: OpenAI):
     assert none.usage.input_tokens == named.usage.input_tokens
 
 
+def test_02_under_a_persona_a_call_and_its_answer_stay_warm(caller: OpenAI):
+    persona: Any = {"prompt": {"id": "persona_default"}}
+    first = caller.responses.create(input=ASK, **persona, **CALLING, **GREEDY)
+    second = caller.responses.create(
+        previous_response_id=first.id,
+        input=[output_of(call_in(first))],
+        tools=CALLING["tools"],
+        max_output_tokens=8,
+        **GREEDY,
+    )
+    plain = caller.responses.create(input=ASK, max_output_tokens=1, **CALLING, **GREEDY)
+
+    assert_warm(second, first)
+    assert first.usage
+    assert plain.usage
+    assert plain.usage.input_tokens < first.usage.input_tokens
+
+
 def test_02_a_turn_that_may_call_fewer_functions_finds_the_whole_prefix(caller: OpenAI):
     asked: Any = {"tools": [WEATHER, TIDE], "parallel_tool_calls": False, **GREEDY}
     first = caller.responses.create(input=ASK, tool_choice="none", max_output_tokens=8, **asked)
@@ -499,7 +517,6 @@ def test_a_choice_in_chat_completions_that_is_none_is_refused_by_its_field(
             "invalid_value",
             "tool_choice.tools[0].type",
         ),
-        ({"tools": [TIDE], "prompt": {"id": "persona_default"}}, "unsupported_parameter", "tools"),
         (
             {"input": [{"type": "function_call_output", "call_id": "call_1", "output": "x"}]},
             "call_not_found",

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from app.chat.calls import calls_of, written
+from app.chat.headed import shared_tokens
 from app.chat.ledger import Choice, Tools
+from app.chat.library import DEFAULT_PERSONA
 from engine.api import CallForm, Function, Limits, Message, RenderRequest, Role, Seam
 from tests.kit.domain import new_person
 from tests.kit.engines import a_job, play
@@ -89,6 +91,46 @@ async def test_03_the_prompt_of_a_loop_is_what_the_template_writes_of_it(tmp_pat
         whole = (await engine.render(request)).token_ids
 
     assert ids[: told.prompt_tokens] == whole
+
+
+async def test_11_under_a_persona_with_functions_only_its_words_are_shared(tmp_path: Path):
+    """And the prompt is what the template writes of all of it (law 3)."""
+    async with served(tmp_path, CALLS) as (engine, domain):
+        form = (await engine.info()).template.calls
+        wanted = tools(form, Choice.NONE)
+        ends = []
+        for _ in range(2):
+            who = await new_person(domain.db)
+            previous = None
+            for text in ("Is it cold in Oslo?", "And in Rome?"):
+                previous = await domain.respond(
+                    who,
+                    text,
+                    previous,
+                    persona_id=DEFAULT_PERSONA.id,
+                    tools=wanted,
+                    limits=Limits(max_output_tokens=4),
+                )
+                ends.append(await domain.ended(who, previous))
+        ids, path = await prompt_of(domain, ends[-1])
+        alone = RenderRequest(messages=DEFAULT_PERSONA.messages, seam=Seam.START, opens_reply=False)
+        words = (await engine.render(alone)).token_ids
+        asked = Message(role=Role.USER, text=path[0].text)
+        request = RenderRequest(
+            messages=(*DEFAULT_PERSONA.messages, asked),
+            seam=Seam.START,
+            opens_reply=True,
+            tools=wanted.functions,
+        )
+        whole = (await engine.render(request)).token_ids
+
+    first, again, other, _ = (receipt_of(end) for end in ends)
+    assert ids[: len(whole)] == whole
+    assert first.cached_tokens == 0
+    assert again.cached_tokens >= first.prompt_tokens + first.output_tokens - 1
+    shared = shared_tokens(words, ids)
+    assert other.cached_tokens == other.cached_by_source.persona == shared
+    assert len(words) - shared < 4, "all of its words, but for the end of their message"
 
 
 async def test_02_other_functions_change_the_head_and_nothing_else(tmp_path: Path):
