@@ -15,6 +15,7 @@ from engine.api import (
     Delta,
     Engine,
     Finished,
+    Grammar,
     Job,
     JobClass,
     JobId,
@@ -37,7 +38,12 @@ class Aside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def aside_job(
-    user_id: UserId, conversation_id: ConversationId, prompt: Prompt, limits: Limits
+    user_id: UserId,
+    conversation_id: ConversationId,
+    prompt: Prompt,
+    limits: Limits,
+    *,
+    grammar: Grammar | None = None,
 ) -> Job:
     """The prompt's answer, for as long as there is spare room for it."""
     return Job(
@@ -49,6 +55,7 @@ def aside_job(
         sampling=SURE,
         limits=limits,
         job_class=JobClass.BACKGROUND,
+        grammar=grammar,
         durable=False,
     )
 

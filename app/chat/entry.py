@@ -93,6 +93,23 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where it does not fit, the oldest turns may leave."""
 
 
+def behind_the_same_head(
+    request: TurnRequest, last: StoredResponse | None, card: ModelCard
+) -> TurnRequest:
+    """The request with the instructions and functions of the response that it goes on from.
+
+    So that it finds in the cache what that left there; a call of these functions is not asked for.
+    What a file brought was never computed here.
+    """
+    if last is None or last.origin is Origin.IMPORT:
+        return request
+    tools, form = last.asked.tools, card.template.calls
+    if tools is not None:
+        # A model without calls cannot be told of functions.
+        tools = Tools(functions=tools.functions, form=form, choice=Choice.NONE) if form else None
+    return msgspec.structs.replace(request, instructions=last.instructions, tools=tools)
+
+
 class Considered(msgspec.Struct, frozen=True, kw_only=True):
     """A request with everything that was found out about it."""
 

@@ -13,7 +13,7 @@ from sqlalchemy import Select, exists, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat import places, rows, sizes
-from app.chat.entry import TurnRequest
+from app.chat.entry import TurnRequest, behind_the_same_head
 from app.chat.ledger import Act
 from app.chat.supervisor import Supervisor
 from app.db.base import Database
@@ -110,10 +110,10 @@ class Items:
             results=results,
             conversation_id=conversation_id,
             act=Act.APPEND,
-            instructions=await self._instructions(principal.user_id, conversation_id),
             generate=False,
             origin=Origin.API,
         )
+        warm_up = await self._told_as_before(principal.user_id, warm_up, conversation_id)
         accepted = await self._supervisor.create(principal, warm_up)
         log = await self._supervisor.log(principal, accepted.response.id)
         async for _ in log.subscribe():
@@ -122,13 +122,16 @@ class Items:
             Item(message=message, status=ResponseStatus.COMPLETED) for message in accepted.messages
         )
 
-    async def _instructions(self, user_id: UserId, conversation_id: ConversationId) -> str | None:
-        """Of the last response: what comes next most likely stands behind the same."""
+    async def _told_as_before(
+        self, user_id: UserId, request: TurnRequest, conversation_id: ConversationId
+    ) -> TurnRequest:
+        """What comes next most likely stands behind what the last response was told."""
         async with self._db.read() as session:
             row = await _found(session, _owned(user_id, conversation_id))
-            last = select(Response.instructions).where(Response.message_id == row.leaf_id)
-            found: str | None = await session.scalar(last)
-            return found
+            query = select(Response).where(Response.message_id == row.leaf_id)
+            found = await session.scalar(query)
+            last = None if found is None else rows.stored_response(found, "")
+        return behind_the_same_head(request, last, await self._engine.info())
 
     async def list(self, user_id: UserId, conversation_id: ConversationId) -> tuple[Item, ...]:
         """Oldest first. Raises `NotFound`."""

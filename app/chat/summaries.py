@@ -4,10 +4,12 @@
     asked    [head) [turn 1] .. [turn n-1] [question)          behind warm ids, and thrown away
     new      [head) [question) [summary)   [turn n]            a conversation of its own
 
-The summary is the model's words and stands where those belong: in an answer, with its receipt, and
-never among instructions. As much of the beginning is summed up as leaves room for that; the turns
-behind it are carried along id by id. Whatever ends it before the summary is there leaves nothing.
-Source for twice by the same name it is the same. What is stored, and how, is `sequels`'.
+It is asked for behind the head that the last turn had, with the functions and instructions of a
+program if that had some; what is new is a person's, and begins without them. The summary is the
+model's words and stands where those belong: in an answer, with its receipt, and never among
+instructions. As much of the beginning is summed up as leaves room for that; the turns behind it are
+carried along id by id. Whatever ends it before the summary is there leaves nothing. Source for twice
+by the same name it is the same. What is stored, and how, is `sequels`'.
 """
 
 import asyncio
@@ -19,7 +21,13 @@ from typing import NamedTuple
 import msgspec
 
 from app.chat.asides import Aside, aside_job, heard
-from app.chat.entry import Considered, TurnRequest, make_entry
+from app.chat.entry import (
+    Considered,
+    TurnRequest,
+    behind_the_same_head,
+    grammar_of,
+    make_entry,
+)
 from app.chat.errands import Errands
 from app.chat.intake import RETRY_AFTER_S, Intake, engine_errors, room_of
 from app.chat.ledger import Branch, Entry, Node
@@ -32,6 +40,7 @@ from app.people.usage import Ask, Usage
 from engine.api import (
     Engine,
     FinishReason,
+    Grammar,
     Job,
     JobClass,
     JobId,
@@ -65,6 +74,14 @@ class _Work(NamedTuple):
     name: str
     made: asyncio.Future[ConversationView]
     task: asyncio.Task[None]
+
+
+class _Question(NamedTuple):
+    """Asked behind what the conversation's last turn left in the cache."""
+
+    wanted: Wanted
+    prompt: Prompt
+    grammar: Grammar | None
 
 
 class Summaries:
@@ -142,21 +159,12 @@ class Summaries:
     # ------------------------------------------------------------ from a branch to a summary
 
     async def _make(self, user_id: UserId, asked: Source) -> ConversationView:
-        question = TurnRequest(
-            conversation_id=asked.conversation_id,
-            message_id=asked.leaf_id,
-            client_message_id=None,
-            messages=(Message(role=Role.USER, text=QUESTION),),
-        )
-        card, wanted, rendered = await self._intake.wanted(user_id, question)
-        if not wanted.branch.said:
-            raise InvalidRequest("Nothing was said yet.", code="nothing_to_sum_up")
-        async with engine_errors():
-            prompt = await self._intake.prompts.make(card, wanted, rendered)
+        card, wanted, question = await self._question(user_id, asked)
         output = min(MOST_TOKENS, room_of(card) // 4)
+        prompt = question.prompt
         carried: tuple[Node, ...] = ()
         if len(prompt.token_ids) + output > room_of(card):
-            prompt, carried = await self._cut(card, wanted, prompt, output)
+            prompt, carried = await self._cut(card, question, output)
         begun = await self._beginning(card, wanted, asked)
         response_id = begun.response.view.id
         ask = Ask(
@@ -167,7 +175,8 @@ class Summaries:
             held_tokens=len(prompt.token_ids) + output,
             stored_bytes=0,
         )
-        job = aside_job(user_id, asked.conversation_id, prompt, Limits(max_output_tokens=output))
+        limits = Limits(max_output_tokens=output)
+        job = aside_job(user_id, asked.conversation_id, prompt, limits, grammar=question.grammar)
         spent: list[int] = []
         try:
             await self._usage.let_in(ask)
@@ -182,9 +191,30 @@ class Summaries:
             self._usage.besides(user_id, sum(spent))
         return view
 
+    async def _question(
+        self, user_id: UserId, asked: Source
+    ) -> tuple[ModelCard, Wanted, _Question]:
+        """How it begins the new conversation, and how it is asked in the old one."""
+        said = TurnRequest(
+            conversation_id=asked.conversation_id,
+            message_id=asked.leaf_id,
+            client_message_id=None,
+            messages=(Message(role=Role.USER, text=QUESTION),),
+        )
+        card, wanted, rendered = await self._intake.wanted(user_id, said)
+        if not wanted.branch.said:
+            raise InvalidRequest("Nothing was said yet.", code="nothing_to_sum_up")
+        told, behind = behind_the_same_head(said, wanted.branch.last, card), wanted
+        if told != said:
+            _, behind, _ = await self._intake.wanted(user_id, told)
+        async with engine_errors():
+            prompt = await self._intake.prompts.make(card, behind, rendered)
+        return card, wanted, _Question(behind, prompt, grammar_of(user_id, told))
+
     async def _cut(
-        self, card: ModelCard, wanted: Wanted, prompt: Prompt, output: int
+        self, card: ModelCard, question: _Question, output: int
     ) -> tuple[Prompt, tuple[Node, ...]]:
+        wanted, prompt = question.wanted, question.prompt
         nodes = tuple(node for node in prompt.path if not node.is_mark)
         around = len(prompt.token_ids) - tokens_of(nodes)
         found = parted(nodes, room_of(card) - output - around - SEAM_TOKENS)

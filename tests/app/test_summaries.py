@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.chat.ledger import Node
+from app.chat.calls import Call, Written, call_id, spelled
+from app.chat.ledger import Node, Tools
 from app.chat.sequels import Sequels, Source, parted, tokens_of
 from app.chat.summaries import QUESTION, Summaries
 from app.db.base import Database
@@ -21,12 +23,15 @@ from app.ids import ConversationId, MessageId, new_message_id
 from app.people.accounts import Principal
 from app.people.usage import Ask
 from engine.api import (
+    CallGrammar,
     Finished,
     FinishReason,
+    Function,
     Job,
     JobClass,
     JobEvent,
     Message,
+    OwnerId,
     Refusal,
     RenderRequest,
     Role,
@@ -35,7 +40,7 @@ from engine.api import (
 from engine.errors import EngineLost
 from tests.kit.db import Pause
 from tests.kit.domain import Domain, new_person, open_domain
-from tests.kit.echo import CARD, EchoEngine
+from tests.kit.echo import CALL_FORM, CARD, EchoEngine, text_of, with_calls
 from tests.kit.peers import engine_of, somebody_at
 from tests.kit.serving import Serving
 
@@ -146,6 +151,50 @@ async def test_a_conversation_goes_on_from_its_summary(db: Database):
     warmed = next(job for job in engine.jobs if str(job.session_id) == made.id)
     assert warmed.limits.max_output_tokens == 0
     assert engine.jobs[-1].token_ids[: len(warmed.token_ids)] == warmed.token_ids
+
+
+async def test_02_a_conversation_with_functions_is_summed_up_behind_its_own_ids(db: Database):
+    """And calls none; the person who goes on from it has none."""
+    engine = EchoEngine(with_calls())
+    tools = Tools(functions=(Function(name="tide"),), form=CALL_FORM)
+    calling = Written(text="", calls=(Call(name="tide", arguments="{}"),))
+    told: dict[str, Any] = {"tools": tools, "instructions": "Be brief."}
+    async with talking(db, engine) as talk:
+        engine.says[JobClass.INTERACTIVE] = spelled(calling, CALL_FORM)
+        first = await talk.domain.respond(talk.who, "Ships?", **told)
+        await talk.domain.ended(talk.who, first)
+        del engine.says[JobClass.INTERACTIVE]
+        given = (Message(role=Role.TOOL, text="high"),)
+        named = (call_id(first.message_id, 0),)
+        second = await talk.domain.respond(
+            talk.who, "", first, messages=given, results=named, **told
+        )
+        await talk.domain.ended(talk.who, second)
+        assert second.conversation_id is not None
+        path = await talk.path(second.conversation_id)
+        made = await talk.go_on(second.conversation_id)
+        asked = await until_asked(engine)
+        question, summary = await talk.path(made.id)
+        messages = await talk.domain.conversations.messages(talk.who.user_id, made.id)
+        await talk.domain.say(talk.who, made.id, "And now?")
+
+    head = path[0].head_token_ids
+    assert head is not None
+    assert "tide" in text_of(head)
+    assert text_of(head).endswith("Be brief.")
+    old = sum((node.token_ids for node in path), head)
+    assert asked.token_ids[: len(old)] == old
+    assert asked.grammar == CallGrammar(
+        owner_id=OwnerId(talk.who.user_id), form=CALL_FORM, functions=()
+    )
+    response = messages[1].response
+    assert response is not None
+    assert response.receipt is not None
+    assert response.receipt.cached_tokens >= len(old)
+    assert summary.text == SUMMARY
+    assert question.head_token_ids is not None
+    assert "tide" not in text_of(question.head_token_ids)
+    assert "tide" not in text_of(engine.jobs[-1].token_ids)
 
 
 async def whole(

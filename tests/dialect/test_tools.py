@@ -455,7 +455,6 @@ def test_on_both_routes_all_functions_are_declared_and_the_allowed_ones_can_be_c
 
     assert completion.choices[0].finish_reason == "tool_calls"
     one, two = echo.jobs[-2:]
-    # A head is rendered once, and told of in each prompt.
     for job in (one, two):
         assert "weather" in text_of(job.token_ids)
         assert isinstance(job.grammar, CallGrammar)
@@ -581,6 +580,24 @@ def test_what_is_said_under_a_format_and_what_is_called_are_items(client: OpenAI
     (message,), (call,) = said[-1].response.output, called[-1].response.output
     assert (message.type, message.content[0].text) == ("message", '{"a": "<tool_call>"}')
     assert (call.type, call.name) == ("function_call", "tide")
+
+
+def test_02_items_that_are_added_are_computed_behind_the_functions_of_the_last_response(
+    client: OpenAI, echo: EchoEngine
+):
+    says(echo, "", ("tide", "{}"))
+    made = client.conversations.create()
+    told: Any = {"tools": [TIDE], "instructions": "Be brief."}
+    first = client.responses.create(conversation=made.id, input=ASK, **told)
+    client.conversations.items.create(made.id, items=[output_of(call_in(first))])
+    answer = client.responses.create(conversation=made.id, input="So?", **told)
+
+    asked, added, again = echo.jobs[-3:]
+    assert added.limits.max_output_tokens == 0
+    assert added.token_ids[: len(asked.token_ids)] == asked.token_ids
+    assert again.token_ids[: len(added.token_ids)] == added.token_ids
+    assert answer.usage
+    assert answer.usage.input_tokens_details.cached_tokens >= len(added.token_ids) - 1
 
 
 def test_a_tool_message_that_answers_nothing_is_refused(client: OpenAI, echo: EchoEngine):
