@@ -80,6 +80,23 @@ def test_no_test_waits_by_sleeping():
     assert not sleepers
 
 
+def test_every_request_of_a_test_has_its_time():
+    """Left alone, httpx gives five seconds, which on a busy machine any answer may take."""
+    hasty = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and re.fullmatch(
+            r"httpx\.(get|post|put|patch|delete|request|stream|Client|AsyncClient)",
+            ast.unparse(call.func),
+        )
+        and not any(given.arg == "timeout" for given in call.keywords)
+    ]
+
+    assert not hasty
+
+
 def test_the_page_of_laws_names_the_tests_of_each():
     page = laws.PAGE.read_text()
 

@@ -47,8 +47,8 @@ def test_the_wheel_serves_its_page_from_a_bare_environment(bare: Path, tmp_path:
         process = subprocess.Popen([bare / "keepwarm", "serve"], **command, stdout=log, stderr=log)
     with Server(process, port, folder) as server:
         server.wait_until_ready()
-        page = httpx.get(server.url)
-        script = httpx.get(server.url + page.text.split('src="')[1].split('"')[0])
+        page = httpx.get(server.url, timeout=60)
+        script = httpx.get(server.url + page.text.split('src="')[1].split('"')[0], timeout=60)
         assert server.stop() == 0
 
     assert str(ROOT) not in found.stdout

@@ -41,7 +41,7 @@ def serve_too(folder: Path, *words: str, **settings: str) -> "subprocess.Complet
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

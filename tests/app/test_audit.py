@@ -95,7 +95,10 @@ async def test_whatever_an_administrator_does_is_told_with_who_whom_and_which_re
 
 
 async def test_who_comes_by_an_invitation_is_told_as_a_stranger(house: Serving):
-    async with boss(house) as admin, httpx.AsyncClient(base_url=house.site.url) as stranger:
+    async with (
+        boss(house) as admin,
+        httpx.AsyncClient(base_url=house.site.url, timeout=60) as stranger,
+    ):
         made = await done(await admin.client.post("/api/invitations", json={"note": "Ada"}))
         await stranger.get("/api/account")
         stranger.headers["x-csrf-token"] = stranger.cookies["kw_csrf"]

@@ -245,7 +245,7 @@ def test_the_first_start_prints_a_link_that_makes_one_administrator_once():
         link = re.search(rf"{server.url}/setup#token=(\S+)", server.output)
         assert link is not None
         body = {"token": link[1], "email": "first@example.org", "name": "F", "password": "x" * 12}
-        with httpx.Client(base_url=server.url) as client:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
             client.get("/")
             client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
             first = client.post("/api/setup", json=body)

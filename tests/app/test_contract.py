@@ -40,7 +40,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.fixture(scope="module")
 def published(house: Serving) -> dict[str, Any]:
-    found = httpx.get(f"{house.site.url}/schema/openapi.json").raise_for_status()
+    found = httpx.get(f"{house.site.url}/schema/openapi.json", timeout=60).raise_for_status()
     document: dict[str, Any] = found.json()
     return document
 

@@ -20,7 +20,7 @@ ADDRESS = "http://127.0.0.1:8000"
 RUN = {"sh", "python", "json", "frames page", "frames dialect"}
 DRAWN = {""}
 """Pictures made of letters."""
-ANSWER_S = 60
+ANSWER_S = 120
 
 
 class Example(NamedTuple):
@@ -110,7 +110,9 @@ async def speak(example: Example, server: Server) -> None:
         "frames page": ("/ws", {"Cookie": cookies, "Origin": server.url}),
         "frames dialect": ("/v1/responses", {"Authorization": f"Bearer {server.api_key}"}),
     }[example.kind]
-    async with connect(server.ws_url + address, additional_headers=headers) as socket:
+    async with connect(
+        server.ws_url + address, additional_headers=headers, open_timeout=60
+    ) as socket:
         early: list[Any] = []
         for line in example.text.splitlines():
             frame = json.loads(line[2:])

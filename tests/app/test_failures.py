@@ -102,7 +102,7 @@ async def test_a_handshake_that_fails_is_answered_as_a_request_and_not_with_403(
 
 async def denial(address: str, headers: dict[str, str], origin: Any) -> tuple[int, Any]:
     with pytest.raises(InvalidStatus) as refused:
-        async with connect(address, additional_headers=headers, origin=origin):
+        async with connect(address, additional_headers=headers, origin=origin, open_timeout=60):
             pass
     return refused.value.response.status_code, json.loads(refused.value.response.body)
 

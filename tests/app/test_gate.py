@@ -211,7 +211,9 @@ def check_name(guard: Any) -> str:
     ],
 )
 def test_without_a_credential_the_answer_is_401(server: Place, method: str, path: str):
-    answer = httpx.request(method, server.url + path, json={} if method == "POST" else None)
+    answer = httpx.request(
+        method, server.url + path, json={} if method == "POST" else None, timeout=60
+    )
 
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -224,7 +226,7 @@ def test_without_a_credential_the_answer_is_401(server: Place, method: str, path
     "path", ["/", "/health/live", "/api/account", "/v1/models", "/v1/nothing", "/nothing/at/all"]
 )
 def test_every_answer_has_a_request_id_and_is_not_sniffed_or_framed(server: Place, path: str):
-    first, second = (httpx.get(server.url + path) for _ in range(2))
+    first, second = (httpx.get(server.url + path, timeout=60) for _ in range(2))
 
     assert first.headers["x-request-id"].startswith("req_")
     assert first.headers["x-request-id"] != second.headers["x-request-id"]
@@ -234,8 +236,8 @@ def test_every_answer_has_a_request_id_and_is_not_sniffed_or_framed(server: Plac
 
 
 def test_an_unknown_path_is_told_in_the_dialect_of_its_place(server: Place):
-    api = httpx.get(f"{server.url}/api/nothing")
-    dialect = httpx.get(f"{server.url}/v1/nothing")
+    api = httpx.get(f"{server.url}/api/nothing", timeout=60)
+    dialect = httpx.get(f"{server.url}/v1/nothing", timeout=60)
 
     assert (api.status_code, dialect.status_code) == (404, 404)
     assert sent(api)["request_id"] == api.headers["x-request-id"]
@@ -243,7 +245,7 @@ def test_an_unknown_path_is_told_in_the_dialect_of_its_place(server: Place):
 
 
 def test_a_wrong_method_is_no_server_error(server: Place):
-    assert httpx.delete(f"{server.url}/api/login").status_code == 405
+    assert httpx.delete(f"{server.url}/api/login", timeout=60).status_code == 405
 
 
 # ---------------------------------------------------------------- Host
@@ -251,7 +253,7 @@ def test_a_wrong_method_is_no_server_error(server: Place):
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
 def test_a_host_that_is_not_ours_is_refused(server: Place, host: str):
-    answer = httpx.get(f"{server.url}/health/live", headers={"host": host})
+    answer = httpx.get(f"{server.url}/health/live", headers={"host": host}, timeout=60)
 
     assert answer.status_code == 400
     assert answer.headers["x-request-id"]
@@ -259,13 +261,18 @@ def test_a_host_that_is_not_ours_is_refused(server: Place, host: str):
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1", "[::1]:80"])
 def test_loopback_names_are_ours_with_any_port(server: Place, host: str):
-    assert httpx.get(f"{server.url}/health/live", headers={"host": host}).status_code == 200
+    assert (
+        httpx.get(f"{server.url}/health/live", headers={"host": host}, timeout=60).status_code
+        == 200
+    )
 
 
 async def test_a_socket_with_a_foreign_host_gets_an_answer_and_not_a_crash(server: Place):
     host, port = server.url.removeprefix("http://").split(":")
     with pytest.raises(InvalidStatus) as refused:
-        async with connect("ws://evil.example/v1/responses", host=host, port=int(port)):
+        async with connect(
+            "ws://evil.example/v1/responses", host=host, port=int(port), open_timeout=60
+        ):
             pass
 
     response = refused.value.response
@@ -308,7 +315,10 @@ async def test_a_change_from_another_origin_is_refused_even_with_the_token(
 
 
 async def test_signing_in_needs_the_token_too(server: Place):
-    async with person(server) as somebody, httpx.AsyncClient(base_url=server.url) as other:
+    async with (
+        person(server) as somebody,
+        httpx.AsyncClient(base_url=server.url, timeout=60) as other,
+    ):
         answer = await other.post(
             "/api/login", json={"email": somebody.email, "password": PASSWORD}
         )
@@ -370,7 +380,7 @@ def test_an_origin_is_ours_by_exact_scheme_host_and_port(
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer", "Bearer wrong", "Bearer a b"])
 def test_a_bad_key_is_told_in_the_dialect(server: Place, header: str):
-    answer = httpx.get(f"{server.url}/v1/models", headers={"authorization": header})
+    answer = httpx.get(f"{server.url}/v1/models", headers={"authorization": header}, timeout=60)
 
     assert answer.status_code == 401
     error = sent(answer)["error"]
@@ -414,7 +424,9 @@ async def test_a_key_that_its_owner_ends_is_ended_at_once(server: Place):
 async def refusal(server: Place, path: str, headers: dict[str, str], **options: Any):
     """The HTTP answer to a handshake that is not let in."""
     with pytest.raises(InvalidStatus) as refused:
-        async with connect(server.ws_url + path, additional_headers=headers, **options):
+        async with connect(
+            server.ws_url + path, additional_headers=headers, open_timeout=60, **options
+        ):
             pass
     response = refused.value.response
     return httpx.Response(
@@ -460,7 +472,9 @@ async def test_a_key_opens_the_dialects_socket_from_any_origin_or_none_and_not_f
 ):
     key = {"Authorization": f"Bearer {server.api_key}"}
     for headers in (key, key | {"Origin": "http://evil.example"}):
-        async with connect(f"{server.ws_url}/v1/responses", additional_headers=headers):
+        async with connect(
+            f"{server.ws_url}/v1/responses", additional_headers=headers, open_timeout=60
+        ):
             pass
     refused = await refusal(server, f"/v1/responses?key={server.api_key}", {})
 

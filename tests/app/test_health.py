@@ -24,8 +24,8 @@ from tests.kit.tab import person
 
 
 def test_live_and_ready_say_no_more_than_that(server: Server):
-    live = httpx.get(f"{server.url}/health/live")
-    ready = httpx.get(f"{server.url}/health/ready")
+    live = httpx.get(f"{server.url}/health/live", timeout=60)
+    ready = httpx.get(f"{server.url}/health/ready", timeout=60)
 
     assert (live.status_code, live.json()) == (200, {"status": "live"})
     assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
@@ -66,7 +66,7 @@ async def starting(tmp_path: Path, empty_url: str) -> AsyncIterator[Starting]:
 
 
 async def answers(url: str) -> bool:
-    async with httpx.AsyncClient(base_url=url) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         with contextlib.suppress(httpx.ConnectError):
             return (await client.get("/health/live")).status_code == 200
     return False
@@ -76,7 +76,7 @@ async def answers(url: str) -> bool:
 async def test_a_server_is_alive_while_its_model_is_loaded_and_says_when_to_come_back(
     starting: Starting,
 ):
-    async with httpx.AsyncClient(base_url=starting.url) as client:
+    async with httpx.AsyncClient(base_url=starting.url, timeout=60) as client:
         live = await client.get("/health/live?probe=1")
         ready = await client.get("/health/ready")
         dialect = await client.post("/v1/responses", json={"input": "Hello"})
@@ -115,14 +115,14 @@ async def test_no_probe_is_missed_while_the_door_is_handed_over(starting: Starti
 
     async def probe() -> None:
         while not starting.up.is_set() or len(statuses) < 50:
-            async with httpx.AsyncClient(base_url=starting.url) as client:
+            async with httpx.AsyncClient(base_url=starting.url, timeout=60) as client:
                 statuses.append((await client.get("/health/live")).status_code)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(4):
             tasks.create_task(probe())
         starting.opening.set_result(EchoEngine())
-    async with httpx.AsyncClient(base_url=starting.url) as client:
+    async with httpx.AsyncClient(base_url=starting.url, timeout=60) as client:
         ready = await client.get("/health/ready")
 
     assert set(statuses) == {200}
@@ -132,7 +132,7 @@ async def test_no_probe_is_missed_while_the_door_is_handed_over(starting: Starti
 
 
 def test_metrics_are_not_for_strangers_not_even_on_loopback(server: Server):
-    answer = httpx.get(f"{server.url}/metrics")
+    answer = httpx.get(f"{server.url}/metrics", timeout=60)
 
     assert answer.status_code == 401
     assert "keepwarm_" not in answer.text
@@ -151,7 +151,7 @@ async def test_metrics_are_not_for_members(server: Server):
 def test_metrics_read_as_prometheus_reads_them(server: Server):
     headers = {"authorization": f"Bearer {server.api_key}"}
 
-    answer = httpx.get(f"{server.url}/metrics", headers=headers)
+    answer = httpx.get(f"{server.url}/metrics", headers=headers, timeout=60)
 
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
     states = {s.labels["state"]: s.value for s in families["keepwarm_kv_blocks"].samples}
@@ -165,7 +165,7 @@ def test_metrics_read_as_prometheus_reads_them(server: Server):
 def test_metrics_tell_what_the_page_about_them_says_and_nothing_of_anybody(server: Server):
     headers = {"authorization": f"Bearer {server.api_key}"}
 
-    answer = httpx.get(f"{server.url}/metrics", headers=headers)
+    answer = httpx.get(f"{server.url}/metrics", headers=headers, timeout=60)
 
     families = {
         family.name: family
@@ -187,7 +187,7 @@ def test_metrics_tell_what_the_page_about_them_says_and_nothing_of_anybody(serve
 def sums(server: Server) -> dict[tuple[str, ...], float]:
     """Each series that sums something up, by its name and the values of its labels."""
     headers = {"authorization": f"Bearer {server.api_key}"}
-    answer = httpx.get(f"{server.url}/metrics", headers=headers)
+    answer = httpx.get(f"{server.url}/metrics", headers=headers, timeout=60)
     return {
         (one.name, *one.labels.values()): one.value
         for family in text_string_to_metric_families(answer.text)
@@ -229,7 +229,7 @@ async def test_status_tells_all_users_figures_to_who_may_see_them(
 
 
 def test_the_schema_tells_of_the_api_the_dialect_and_operations_and_of_nothing_else(server: Server):
-    paths = httpx.get(f"{server.url}/schema/openapi.json").json()["paths"]
+    paths = httpx.get(f"{server.url}/schema/openapi.json", timeout=60).json()["paths"]
 
     assert {"/api/conversations", "/api/login", "/v1/responses", "/v1/models"} <= set(paths)
     others = {path for path in paths if not path.startswith(("/api/", "/v1/"))}
@@ -237,7 +237,7 @@ def test_the_schema_tells_of_the_api_the_dialect_and_operations_and_of_nothing_e
 
 
 def test_the_schema_of_the_socket_names_every_frame(server: Server):
-    schema = httpx.get(f"{server.url}/schema/events.json").json()
+    schema = httpx.get(f"{server.url}/schema/events.json", timeout=60).json()
 
     for side, union in (("inward", InwardFrame), ("outward", OutwardFrame)):
         named = {one["$ref"].split("/")[-1] for one in schema["properties"][side]["anyOf"]}

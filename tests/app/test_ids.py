@@ -123,7 +123,7 @@ def is_id(name: str) -> bool:
 
 
 async def routes(house: Serving) -> Routes:
-    async with httpx.AsyncClient(base_url=house.site.url) as client:
+    async with httpx.AsyncClient(base_url=house.site.url, timeout=60) as client:
         return Routes((await client.get("/schema/openapi.json")).json())
 
 

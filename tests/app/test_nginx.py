@@ -121,7 +121,7 @@ def proxied(
 def wait_for(url: str, nginx: "subprocess.Popen[bytes]") -> None:
     while nginx.poll() is None:
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{url}/health/live").status_code == 200:
+            if httpx.get(f"{url}/health/live", timeout=60).status_code == 200:
                 return
         with contextlib.suppress(subprocess.TimeoutExpired):
             nginx.wait(0.05)
@@ -193,7 +193,7 @@ async def test_a_programs_socket_opens_through_the_proxy(proxied: Proxied):
     key = {"Authorization": f"Bearer {proxied.server.key}"}
     address = f"{proxied.site.ws_url}/v1/responses"
 
-    async with connect(address, additional_headers=key) as opened:
+    async with connect(address, additional_headers=key, open_timeout=60) as opened:
         await opened.send('{"type": "response.create", "input": "Hello"}')
         assert "response.created" in await opened.recv()
 

@@ -311,7 +311,7 @@ async def test_a_provider_that_never_answered_is_told_calmly(tmp_path: Path):
         "oidc_client_secret": "b",
     }
     with serving(tmp_path, open_engine, **settings) as server:
-        async with httpx.AsyncClient(base_url=server.site.url) as client:
+        async with httpx.AsyncClient(base_url=server.site.url, timeout=60) as client:
             await client.get("/api/account")
             token = {"x-csrf-token": client.cookies["kw_csrf"]}
             answer = await client.post("/api/oidc", json={}, headers=token)
@@ -353,7 +353,7 @@ async def test_a_role_follows_what_the_provider_says_at_each_sign_in(
 
 
 async def test_without_a_provider_the_page_offers_none(house: Serving):
-    async with httpx.AsyncClient(base_url=house.site.url) as client:
+    async with httpx.AsyncClient(base_url=house.site.url, timeout=60) as client:
         offered = await done(await client.get("/api/sign-in"))
         client.headers["x-csrf-token"] = client.cookies["kw_csrf"]
         begun = await client.post("/api/oidc", json={})

@@ -22,7 +22,7 @@ async def test_who_is_invited_comes_in_by_the_link_once_and_reads_what_the_group
 ):
     async with (
         boss(empty_house) as admin,
-        httpx.AsyncClient(base_url=empty_house.site.url) as stranger,
+        httpx.AsyncClient(base_url=empty_house.site.url, timeout=60) as stranger,
     ):
         group = await done(await admin.client.post("/api/groups", json={"name": "Sales"}))
         body = {"note": "Ada", "role": "member", "group_ids": [group["id"]]}

@@ -172,6 +172,11 @@ async def test_over_https_a_socket_opens_with_the_login_and_the_public_origin(
     cookie = {"Cookie": f"__Host-kw_session={login.value}"}
 
     address = f"{behind_https.site.ws_url}/ws"
-    async with connect(address, additional_headers=cookie, origin=PUBLIC) as opened:  # type: ignore[arg-type]
+    async with connect(
+        address,
+        additional_headers=cookie,
+        origin=PUBLIC,  # type: ignore[arg-type]
+        open_timeout=60,
+    ) as opened:
         assert opened.response is not None
         assert opened.response.status_code == 101

@@ -65,7 +65,9 @@ def echo(house: Serving) -> Iterator[EchoEngine]:
 
 @pytest.fixture(scope="module")
 def published(house: Serving) -> Frames:
-    return Frames(httpx.get(f"{house.site.url}/schema/events.json").raise_for_status().json())
+    return Frames(
+        httpx.get(f"{house.site.url}/schema/events.json", timeout=60).raise_for_status().json()
+    )
 
 
 class Noted(Tab):
@@ -209,7 +211,9 @@ async def test_what_the_schema_forbids_a_real_socket_refuses(
 
 @pytest.fixture(scope="module")
 def dialect(house: Serving) -> Frames:
-    return Frames(httpx.get(f"{house.site.url}/schema/dialect.json").raise_for_status().json())
+    return Frames(
+        httpx.get(f"{house.site.url}/schema/dialect.json", timeout=60).raise_for_status().json()
+    )
 
 
 async def test_every_event_of_a_real_dialect_socket_is_valid_by_its_schema(
@@ -321,7 +325,9 @@ ASYNCAPI = ROOT / "web/node_modules/@asyncapi/specs/schemas/3.0.0-without-$id.js
 
 
 def test_the_page_about_the_sockets_is_valid_asyncapi(house: Serving):
-    document = httpx.get(f"{house.site.url}/schema/asyncapi.json").raise_for_status().json()
+    document = (
+        httpx.get(f"{house.site.url}/schema/asyncapi.json", timeout=60).raise_for_status().json()
+    )
     standard = jsonschema_rs.Draft7Validator(json.loads(ASYNCAPI.read_text()))
 
     faults = [
@@ -334,7 +340,9 @@ def test_the_page_about_the_sockets_is_valid_asyncapi(house: Serving):
 def test_the_page_about_the_sockets_names_what_the_schemas_name(
     house: Serving, published: Frames, dialect: Frames
 ):
-    document = httpx.get(f"{house.site.url}/schema/asyncapi.json").raise_for_status().json()
+    document = (
+        httpx.get(f"{house.site.url}/schema/asyncapi.json", timeout=60).raise_for_status().json()
+    )
 
     for operation, named in (
         ("page.receive", published.types("inward")),

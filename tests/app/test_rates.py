@@ -122,7 +122,8 @@ async def test_an_address_is_what_a_trusted_proxy_says(
 
         def from_address(address: str) -> connect:
             headers = {"Authorization": f"Bearer {who.key.key}", "X-Forwarded-For": address}
-            return connect(f"{house.site.ws_url}/v1/responses", additional_headers=headers)
+            door = f"{house.site.ws_url}/v1/responses"
+            return connect(door, additional_headers=headers, open_timeout=60)
 
         monkeypatch.setattr(house.service.gate, "_per_address", 1)
         async with from_address("203.0.113.1"), from_address("203.0.113.2"):

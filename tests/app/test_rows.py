@@ -550,7 +550,10 @@ async def say_anyhow(who: Somebody, conversation_id: str, parent_id: str) -> boo
 @pytest.mark.row("api keys", "CVE-2026-45339")
 async def test_one_key_is_worth_the_same_wherever_it_is_shown(house: Serving):
     """In one place, that is: all others open nothing."""
-    async with somebody(house) as who, httpx.AsyncClient(base_url=house.site.url) as stranger:
+    async with (
+        somebody(house) as who,
+        httpx.AsyncClient(base_url=house.site.url, timeout=60) as stranger,
+    ):
         key = who.key.key
         right = await ask(house.site.url, key, "/v1/models")
         elsewhere = [
@@ -636,7 +639,7 @@ async def test_11_who_may_not_read_a_document_has_nothing_computed_with_it(house
 @pytest.mark.row("secrets")
 async def test_no_answer_to_a_fault_and_no_figure_holds_a_secret(each_server: Server):
     key = {"authorization": f"Bearer {each_server.api_key}"}
-    async with httpx.AsyncClient(base_url=each_server.url) as client:
+    async with httpx.AsyncClient(base_url=each_server.url, timeout=60) as client:
         answers = [
             await client.get("/metrics", headers=key),
             await client.get("/schema/openapi.json"),

@@ -27,7 +27,7 @@ async def served(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:  # noqa: ASYNC110  what is waited for has no event
             await asyncio.sleep(0)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             yield client
         server.should_exit = True
         await serving

@@ -82,7 +82,9 @@ def test_a_turn_is_told_below_its_request_and_not_what_was_said(collector: Colle
             timeout=120,
         )
         refused = httpx.get(
-            f"{server.url}/v1/models/hidden-model", headers={"cookie": "hidden-cookie"}
+            f"{server.url}/v1/models/hidden-model",
+            headers={"cookie": "hidden-cookie"},
+            timeout=60,
         )
         assert server.stop() == 0
     reply = answer.raise_for_status().json()

@@ -324,7 +324,7 @@ def test_a_key_is_shown_once_and_opens_nothing_when_it_is_revoked(page: Page, se
 
     def models() -> int:
         headers = {"authorization": f"Bearer {key}"}
-        return httpx.get(f"{server.url}/v1/models", headers=headers).status_code
+        return httpx.get(f"{server.url}/v1/models", headers=headers, timeout=60).status_code
 
     assert models() == 200
     dialog.get_by_role("button", name="Done").click()

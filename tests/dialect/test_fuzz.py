@@ -43,7 +43,7 @@ SETTINGS = settings(
 @pytest.fixture(scope="session")
 def http(echo_server: Serving) -> Iterator[httpx.Client]:
     headers = {"authorization": f"Bearer {echo_server.key}"}
-    with httpx.Client(base_url=echo_server.url, headers=headers, limits=SOON) as client:
+    with httpx.Client(base_url=echo_server.url, headers=headers, limits=SOON, timeout=60) as client:
         yield client
 
 

@@ -191,7 +191,7 @@ def test_an_engine_dies_with_its_parent():
         [child] = psutil.Process(parent.pid).children()
 
         parent.kill()
-        _, alive = psutil.wait_procs([child], timeout=10)
+        _, alive = psutil.wait_procs([child], timeout=60)
 
     assert not alive
 

@@ -130,7 +130,7 @@ class Supply:
             case "v1 response_id":
                 door = {"authorization": f"Bearer {self.key}"}
                 asked = {"input": "Hello"}
-                with httpx.Client(base_url=self._house.url, headers=door) as program:
+                with httpx.Client(base_url=self._house.url, headers=door, timeout=60) as program:
                     said = program.post("/responses", json=asked).raise_for_status().json()
                 self._known[place] = said["id"]
             case _:
@@ -156,7 +156,9 @@ def ask(
         "warnings": False,
     }
     schema = schemathesis.openapi.from_url(
-        f"{house.site.url}/schema/openapi.json", config=SchemathesisConfig.from_dict(settings)
+        f"{house.site.url}/schema/openapi.json",
+        config=SchemathesisConfig.from_dict(settings),
+        timeout=60,
     )
     finite = schema.exclude(path=list(ENDLESS))
     chance = random.Random(seed)  # noqa: S311  nothing secret

@@ -74,7 +74,7 @@ def program(server: Serving) -> httpx.AsyncClient:
 async def dialect_socket(server: Serving, **options: Any) -> AsyncIterator[ClientConnection]:
     key = {"Authorization": f"Bearer {server.key}"}
     address = f"{server.site.ws_url}/v1/responses"
-    async with connect(address, additional_headers=key, **options) as opened:
+    async with connect(address, additional_headers=key, open_timeout=60, **options) as opened:
         yield opened
 
 

@@ -36,7 +36,7 @@ class Somebody(Person):
         """The dialect's socket."""
         headers = {"Authorization": f"Bearer {self.key.key}"}
         address = f"{self.server.ws_url}/v1/responses"
-        async with connect(address, additional_headers=headers) as opened:
+        async with connect(address, additional_headers=headers, open_timeout=60) as opened:
             yield opened
 
     async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:

@@ -103,6 +103,7 @@ class Person:
             address,
             additional_headers=headers,
             origin=self.server.url,  # type: ignore[arg-type]  # websockets' own NewType of str
+            open_timeout=60,
             **options,  # type: ignore[arg-type]
         ) as socket:
             yield socket

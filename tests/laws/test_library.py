@@ -248,7 +248,7 @@ async def test_a_server_is_warm_soon_after_it_started(tmp_path: Path):
 async def until_computed(server: Server) -> None:
     """Until the server's figures tell of a job that ended: nobody has asked it anything."""
     headers = {"authorization": f"Bearer {server.api_key}"}
-    async with httpx.AsyncClient(base_url=server.url, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as client:
         async with asyncio.timeout(60):
             # Figures are asked for; nobody tells when they change.
             ended = re.compile(r'keepwarm_requests_total\{finished_reason="length"\} [1-9]')
