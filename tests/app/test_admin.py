@@ -296,6 +296,7 @@ async def test_health_tells_of_engine_process_and_database(house: Serving):
     assert told["process"]["resident_bytes"] > 2**20 and told["process"]["uptime_s"] > 0
 
 
+@pytest.mark.usefixtures("one_day")
 async def test_usage_is_summed_by_user_model_key_and_day(empty_house: Serving):
     async with (
         boss(empty_house) as admin,

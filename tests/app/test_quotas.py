@@ -31,6 +31,8 @@ from tests.kit.db import held, waiting
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.echo import REPLY_TOKENS, EchoEngine
 
+pytestmark = pytest.mark.usefixtures("one_day")
+
 AT_ONCE = 50
 
 

@@ -286,6 +286,7 @@ async def test_who_may_have_no_socket_gets_none(house: Serving):
 
 
 @pytest.mark.row("quotas")
+@pytest.mark.usefixtures("one_day")
 async def test_fifty_messages_at_once_over_real_connections_never_exceed_a_quota(house: Serving):
     async with somebody(house) as who:
         await set_quota(house, who, QuotaKind.REQUESTS, 7)

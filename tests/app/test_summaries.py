@@ -381,6 +381,7 @@ async def test_13_a_summary_goes_on_without_whoever_asked(db: Database):
 
 
 @pytest.mark.parametrize("fault", ["lost", "refused", "silent"])
+@pytest.mark.usefixtures("one_day")
 async def test_an_engine_that_gives_no_summary_leaves_nothing(db: Database, fault: str):
     engine = EchoEngine()
     async with talking(db, engine) as talk:
@@ -466,6 +467,7 @@ async def test_what_cannot_be_summed_up_is_refused_in_numbers(db: Database):
             await talk.go_on(source_id)
 
 
+@pytest.mark.usefixtures("one_day")
 async def test_a_summary_counts_as_a_turn_of_whoever_asks(db: Database):
     """And the texts that it stores count; without room for it nothing is asked and nothing stored."""
     engine = EchoEngine()

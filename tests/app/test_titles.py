@@ -145,6 +145,7 @@ async def test_an_engine_that_is_lost_costs_the_title_alone(db: Database):
     assert title == "hello"
 
 
+@pytest.mark.usefixtures("one_day")
 async def test_what_a_title_takes_counts_for_the_day_of_whom_it_is_for(db: Database):
     engine = talkative()
     async with open_domain(db, engine, titles=True) as domain:

@@ -213,6 +213,7 @@ async def test_an_answer_that_is_being_written_comes_in_as_interrupted(db: Datab
     )
 
 
+@pytest.mark.usefixtures("one_day")
 async def test_markdown_shows_the_branch_that_is_shown(db: Database):
     async with open_domain(db, EchoEngine()) as domain:
         ann = await new_person(db)

@@ -184,6 +184,7 @@ def test_a_login_that_ended_is_asked_for_again_and_nothing_written_is_lost(visit
     expect(visitor.field).to_have_value("half a thought")
 
 
+@pytest.mark.usefixtures("one_day")
 def test_a_quota_is_named_with_when_there_is_room_again(visitor: Visitor):
     quotas = visitor.house.service.quotas
     visitor.house.do(quotas.set_for_user(visitor.user_id, QuotaKind.REQUESTS, 1))

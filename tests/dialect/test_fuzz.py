@@ -36,7 +36,9 @@ PLAUSIBLE = st.fixed_dictionaries(
 )
 BODIES = (DOCUMENTS | PLAUSIBLE).map(json.dumps) | st.text() | st.binary()
 SETTINGS = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

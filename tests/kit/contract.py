@@ -153,6 +153,7 @@ def ask(
         "checks": {"enabled": False, **{name: {"enabled": True} for name in CHECKS}},
         "continue-on-failure": True,
         "request-timeout": 60,
+        "suppress-health-check": ["too_slow"],
         "warnings": False,
     }
     schema = schemathesis.openapi.from_url(
