@@ -20,7 +20,7 @@ NEW_WORDS = 28
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """How much is measured; these are the full run's."""
 
-    rounds: int = 5
+    rounds: int = 3
     prefills: tuple[int, ...] = (512, 2048)
     streams: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     decode_tokens: int = 128
