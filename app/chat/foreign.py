@@ -12,7 +12,6 @@ import io
 import itertools
 import re
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
@@ -70,7 +69,9 @@ def _unpacked(data: bytes) -> Iterator[bytes]:
                         code="file_too_large",
                     )
                 yield text
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+    except (InvalidRequest, MemoryError):
+        raise
+    except Exception as error:  # zipfile raises whatever a damaged file leads to
         raise InvalidRequest(
             "This ZIP file is damaged, or packed in a way that is not known here."
         ) from error

@@ -6,6 +6,7 @@ one that was cut, flipped or made with other weights is refused and deleted, nev
 to know which segments are worth keeping.
 """
 
+import contextlib
 import logging
 import os
 import shutil
@@ -24,6 +25,17 @@ log = logging.getLogger("keepwarm.engine")
 
 _SUFFIX = ".safetensors"
 _UNFINISHED = ".part"
+# What is raised by a file that is not as it was written: by its reader, or by what stands in it.
+_UNREADABLE = (
+    SafetensorError,
+    msgspec.MsgspecError,
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RuntimeError,
+    Corrupt,
+)
 
 _POOLS = 4
 """How many times the pool a disk holds by default: what was said lately, and a few times as much.
@@ -91,13 +103,13 @@ class SegmentFiles:
             with safe_open(file, framework="pt") as opened:
                 kv: torch.Tensor = opened.get_tensor("kv")
                 crc32 = opened.metadata()["kv_crc32"]
-        except (SafetensorError, OSError, KeyError) as error:
+            if crc32 != str(_crc32(kv)):
+                raise Corrupt("its KV is damaged")
+        except _UNREADABLE as error:
             self._refuse(file)
             raise Corrupt(f"segment {file.name} cannot be read: {error}") from error
-        if crc32 != str(_crc32(kv)):
-            self._refuse(file)
-            raise Corrupt(f"segment {file.name} is damaged")
-        os.utime(file)
+        with contextlib.suppress(OSError):  # it is only an order
+            os.utime(file)
         return kv
 
     def drop(self, name: str) -> None:
@@ -114,7 +126,7 @@ class SegmentFiles:
             head = self._checked(metadata)
             if (head.name, len(head.token_ids)) != (file.name.removesuffix(_SUFFIX), tokens):
                 raise Corrupt("it is of other tokens than it says")
-        except (SafetensorError, OSError, LookupError, TypeError, Corrupt) as error:
+        except _UNREADABLE as error:
             log.warning("the parked segment %s is let go: %s", file.name, error)
             self._refuse(file)
             return None

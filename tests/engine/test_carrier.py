@@ -4,10 +4,12 @@ import os
 import queue
 import shutil
 import struct
+import zlib
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from engine.api import OwnerId, Scope
 from engine.errors import Corrupt
@@ -259,6 +261,25 @@ def test_a_damaged_segment_is_refused_and_deleted_never_served(tmp_path, how):
             again.read("a")
 
     assert again.refused == 1
+    assert not file.exists()
+
+
+HEADLESS = {"fingerprint": "weights", "head": "{}", "head_crc32": str(zlib.crc32(b"{}"))}
+
+
+@pytest.mark.parametrize("words", [None, {}, HEADLESS, HEADLESS | {"head_crc32": "0"}])
+@pytest.mark.parametrize("kv", [torch.zeros(2, 3, 4, 2, 8), torch.zeros(3), torch.zeros(())])
+def test_a_file_of_somebody_elses_is_refused_by_whoever_meets_it_first(tmp_path, words, kv):
+    files = SegmentFiles(tmp_path, "weights")
+    file = tmp_path / "a.safetensors"
+
+    save_file({"kv": kv}, file, words)
+    assert files.heads() == []
+    save_file({"kv": kv}, file, words)
+    with pytest.raises(Corrupt):
+        files.read("a")
+
+    assert files.refused == 2
     assert not file.exists()
 
 
