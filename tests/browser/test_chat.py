@@ -33,17 +33,24 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
+    """Without an administrator."""
     assert (ROOT / "app" / "page" / "index.html").is_file(), "build the page first: make page"
-    with start_server(KEEPWARM_THREADS="1") as running:
+    with start_server(
+        KEEPWARM_THREADS="1", KEEPWARM_ADMIN_EMAIL="", KEEPWARM_ADMIN_PASSWORD=""
+    ) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def login(chromium: Browser, server: Server) -> StorageState:
-    """The cookies of a person who has signed in by the page."""
+    """The cookies of the first administrator, who came by the link that the start printed."""
+    link = re.search(rf"{server.url}/setup#token=\S+", server.output)
+    assert link is not None
     with contextlib.closing(chromium.new_context()) as context:
         page = context.new_page()
-        sign_in(page, server)
+        page.goto(link.group())
+        accept(page, server.admin_email, server.admin_password)
+        page.get_by_label("Message", exact=True).wait_for()
         return context.storage_state()
 
 
@@ -71,6 +78,14 @@ def page(context: BrowserContext, server: Server) -> Iterator[Page]:
 def _is_fault(said: Any) -> bool:
     # Chromium itself reports the 401 by which a page learns that nobody is signed in.
     return said.type in ("error", "warning") and "401" not in said.text
+
+
+def accept(page: Page, email: str, password: str) -> None:
+    """An invitation, or the link of the first start."""
+    page.get_by_label("Your name").fill("Ada")
+    page.get_by_label("Email").fill(email)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Create the account").click()
 
 
 def sign_in(page: Page, server: Server) -> None:
@@ -117,6 +132,24 @@ def stored(page: Page) -> dict[str, Any]:
 def letters(text: str) -> str:
     """What Markdown neither adds to a text nor takes from it."""
     return re.sub(r"[\W\d_]+", "", text)
+
+
+def test_the_first_administrator_comes_by_the_link_that_the_start_prints_and_stays(
+    context: BrowserContext, server: Server
+):
+    page = context.new_page()
+    page.goto(server.url)
+    page.get_by_role("button", name="Settings", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Settings")
+    dialog.get_by_role("button", name="Account", exact=True).click()
+    expect(dialog.get_by_text(f"{server.admin_email} · Administrator")).to_be_visible()
+
+    dialog.get_by_role("button", name="Remove the account").click()
+    sure = page.get_by_role("dialog", name="Remove your account?")
+    sure.get_by_label("Password").fill(server.admin_password)
+    sure.get_by_role("button", name="Remove the account").click()
+
+    expect(sure.get_by_role("alert")).to_contain_text("the last administrator")
 
 
 def test_tokens_arrive_one_after_another(page: Page):
@@ -424,6 +457,10 @@ def test_a_draft_outlives_a_reload_and_an_expired_login(
     expect(field).to_have_value("half a thought")
     context.clear_cookies(name="kw_session")
     page.reload()
+    page.get_by_role("button", name="Sign in").wait_for()
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        assert (scheme, axe_faults(page)) == (scheme, [])
     sign_in(page, server)
 
     expect(field).to_have_value("half a thought")

@@ -12,12 +12,10 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from app.db.types import AccountRole
 from app.ids import new_user_id
-from tests.browser.test_chat import SCHEMES, axe_faults, send, stored, wait_for_end
+from tests.browser.test_chat import SCHEMES, accept, axe_faults, send, stored, wait_for_end
 from tests.kit.db import finished
-from tests.kit.peers import open_engine
 from tests.kit.server import Server
 from tests.kit.server import signed_in as boss_of
-from tests.kit.serving import serving
 from tests.kit.tab import PASSWORD, accounts
 
 pytestmark = pytest.mark.browser
@@ -406,40 +404,14 @@ def test_who_is_invited_comes_in_by_the_link_on_the_page(chromium: Browser, serv
         expect(page.get_by_role("heading", name="Welcome to Keepwarm")).to_be_visible()
         assert made["token"] not in page.url
         expect_faultless(page, "setup")
-        accept(page, address)
+        accept(page, address, PASSWORD)
         page.get_by_label("Message", exact=True).wait_for()
         expect(page.locator(".person")).to_contain_text("Ada")
 
         page.goto(server.url)
         page.goto(link)
-        accept(page, f"another.{address}")
+        accept(page, f"another.{address}", PASSWORD)
         expect(page.get_by_role("alert")).to_contain_text("was used or revoked")
-
-
-def accept(page: Page, address: str) -> None:
-    page.get_by_label("Your name").fill("Ada")
-    page.get_by_label("Email").fill(address)
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Create the account").click()
-
-
-def test_the_first_administrator_comes_by_the_link_that_the_start_prints(
-    chromium: Browser, tmp_path: Path
-):
-    with serving(tmp_path, open_engine) as house:
-        link = house.do(house.service.welcome()).rpartition("\n")[2]
-        with contextlib.closing(chromium.new_context(locale="en-US")) as context:
-            page = context.new_page()
-            page.goto(f"{house.site.url}/setup{link[link.index('#') :]}")
-            accept(page, "root@example.org")
-            page.get_by_label("Message", exact=True).wait_for()
-            dialog = settings(page, "Account")
-            expect(dialog.get_by_text("root@example.org · Administrator")).to_be_visible()
-            dialog.get_by_role("button", name="Remove the account").click()
-            sure = page.get_by_role("dialog", name="Remove your account?")
-            sure.get_by_label("Password").fill(PASSWORD)
-            sure.get_by_role("button", name="Remove the account").click()
-            expect(sure.get_by_role("alert")).to_contain_text("the last administrator")
 
 
 def test_on_a_phone_the_settings_take_the_place_of_the_list(page: Page):

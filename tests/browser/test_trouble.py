@@ -1,23 +1,68 @@
-"""What the page does when something fails: the network, a login, a quota, the engine. Nothing is lost by it."""
+"""What the page does when something fails: the network, a login, a quota, the engine. Nothing is lost by it.
 
+On the real model, at a test's pace and as if each answer were drawn with the same luck.
+"""
+
+import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, WebSocketRoute, expect
 
 from app.db.types import QuotaKind
 from app.ids import UserId, new_user_id
+from app.routes import conversations
+from engine.api import Engine, JobId, Limits
 from engine.errors import EngineLost
+from tests.browser.test_chat import LONG, letters, stored, wait_for_more
+from tests.kit.engines import a_config, a_job, first_prompt, play
+from tests.kit.paced import Described, PacedEngine, has_said, reads, somebody_waits
 from tests.kit.peers import engine_of
-from tests.kit.serving import Serving
+from tests.kit.serving import Serving, serving
 from tests.kit.tab import PASSWORD
 
 pytestmark = pytest.mark.browser
 
 CUTS = 20
-BEATS = 6
-"""Tokens, of one letter each, between two cuts."""
+BEATS = 3
+"""Tokens between two cuts."""
+LONGEST = CUTS * BEATS + 10
+"""Tokens of an answer that does not end by itself."""
+SHORT = 8
+"""Tokens of one that is stopped."""
+READING = " ".join(["word"] * 300)
+"""Takes several steps to read."""
+WITHOUT_END = Limits(max_output_tokens=1500, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def real_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A server with the real model and one seat; the same question gets the same answer."""
+
+    async def open_engine() -> Engine:
+        config = a_config(
+            deterministic=True, max_running=1, context_tokens=2048, checks=False, poison=False
+        )
+        return await PacedEngine.open(config)
+
+    seeded = msgspec.structs.replace(conversations.BROWSER_SAMPLING, seed=1)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        serving(tmp_path_factory.mktemp("real"), open_engine) as running,
+    ):
+        patch.setattr(conversations, "BROWSER_SAMPLING", seeded)
+        patch.setattr(conversations, "BROWSER_LIMITS", Limits(max_output_tokens=LONGEST))
+        running.until(lambda: bool(running.service.warming.warm))
+        yield running
+
+
+def paced(house: Serving) -> PacedEngine:
+    engine = house.service.engine
+    assert isinstance(engine, PacedEngine)
+    return engine
 
 
 class Visitor:
@@ -42,16 +87,20 @@ class Visitor:
     def _count(self, frame: str | bytes) -> None:
         self._welcomes += '"welcome"' in str(frame)
 
+    def until(self, holds: Callable[[], bool]) -> None:
+        """While the page goes on living: what it says and hears passes through this thread."""
+        for _ in range(3000):
+            if holds():
+                return
+            self.page.wait_for_timeout(10)
+        raise TimeoutError
+
     def cut(self) -> None:
         """Returns when the page is back: cut twice before that, it would take sockets for blocked."""
         before = self._welcomes
         self.sockets[-1].close()
         self.page.evaluate("dispatchEvent(new Event('online'))")
-        for _ in range(3000):
-            if self._welcomes > before:
-                return
-            self.page.wait_for_timeout(10)
-        raise TimeoutError
+        self.until(lambda: self._welcomes > before)
 
     def sign_in(self) -> None:
         self.page.get_by_label("Email").fill(self.email)
@@ -67,82 +116,135 @@ class Visitor:
         self.field.fill(text)
         self.field.press("Enter")
 
+    def stop(self) -> dict[str, Any]:
+        """Where the engine is held; what is stored of the answer then."""
+        self.until(lambda: paced(self.house).is_held)
+        self.page.get_by_role("button", name="Stop the answer").click()
+        expect(self.page.get_by_text("Stopped.", exact=True)).to_be_visible()
+        expect(self.page.get_by_role("button", name="Send")).to_be_visible()
+        return stored(self.page)
+
     def wait_for_end(self, answers: int = 1) -> None:
         expect(self.page.locator(".receipt")).to_have_count(answers)
 
     def answer(self) -> str:
-        return self.page.locator(".answer .prose").last.inner_text()
-
-    def wait_for_letters(self, count: int) -> None:
-        self.page.wait_for_function(
-            "n => document.querySelector('.answer .prose')?.innerText.length >= n", arg=count
-        )
+        """What the page shows of the last one: nothing before its first word."""
+        last = self.page.locator(".answer").last.locator(".prose")
+        return "".join(last.all_inner_texts())
 
     def start_anew(self) -> None:
         self.page.keyboard.press("Control+Shift+o")
         expect(self.page.locator("article")).to_have_count(0)
 
 
-@pytest.fixture
-def visitor(chromium: Browser, sqlite_house: Serving) -> Iterator[Visitor]:
-    """Signed in, in a new conversation."""
-    engine = engine_of(sqlite_house)
-    engine.ends_after = CUTS * BEATS + 30
+@contextlib.contextmanager
+def signed_in(chromium: Browser, house: Serving) -> Iterator[Visitor]:
+    """In a new conversation."""
     with contextlib.closing(chromium.new_context()) as context:
         context.set_default_timeout(30_000)
         page = context.new_page()
-        visitor = Visitor(page, sqlite_house)
-        page.goto(sqlite_house.site.url)
+        visitor = Visitor(page, house)
+        page.goto(house.site.url)
         visitor.sign_in()
         yield visitor
-    engine.fails_with = None
-    sqlite_house.call(engine.release)
+
+
+@pytest.fixture
+def visitor(chromium: Browser, real_house: Serving) -> Iterator[Visitor]:
+    with signed_in(chromium, real_house) as visitor:
+        yield visitor
+        paced(real_house).release()
 
 
 def test_an_answer_that_is_cut_twenty_times_is_the_undisturbed_one(visitor: Visitor):
-    visitor.send("Tell me of the sea.")
+    visitor.send(LONG)
     visitor.wait_for_end()
-    undisturbed = visitor.answer()
+    undisturbed, before = visitor.answer(), stored(visitor.page)
     visitor.start_anew()
-    house, engine = visitor.house, engine_of(visitor.house)
+    engine, seen = paced(visitor.house), 0
 
-    engine.hold(1)
-    visitor.send("Tell me of the sea.")
+    engine.hold(has_said(0))
+    visitor.send(LONG)
     for place in range(1, CUTS + 1):
-        house.call(engine.extend, 1 + place * BEATS)
-        if place % 2:  # every other cut comes while letters are on their way
-            visitor.wait_for_letters(place * BEATS)
+        engine.hold(has_said(place * BEATS))
+        if place % 2:  # every other cut comes while words are on their way
+            seen = len(wait_for_more(visitor.page, seen))
         visitor.cut()
-    house.call(engine.release)
+    visitor.until(lambda: engine.is_held)
+    engine.release()
     visitor.wait_for_end()
 
     assert len(visitor.sockets) > CUTS
+    assert before["response"]["receipt"]["output_tokens"] > CUTS * BEATS
     assert visitor.answer() == undisturbed
+    assert stored(visitor.page)["text"] == before["text"]
 
 
-@pytest.mark.parametrize("letters", [0, 4], ids=["before its first word", "in the middle"])
-@pytest.mark.parametrize("again", [False, True], ids=["the first time", "once more"])
-def test_an_answer_is_stopped_whatever_it_is_at(visitor: Visitor, *, letters: int, again: bool):
-    house, engine, page = visitor.house, engine_of(visitor.house), visitor.page
-    if again:
-        visitor.send("Tell me of the sea.")
-        visitor.wait_for_end()
-    house.call(engine.hold, letters and letters + 1)
-    if again:
+class State(NamedTuple):
+    """Of an answer that is stopped in it; None: it has no receipt, for it never had a seat."""
+
+    asked: str
+    step: Described
+    said_tokens: int | None
+
+
+STATES = {
+    "waiting": State(LONG, somebody_waits, None),
+    "reading": State(READING, reads, 0),
+    "at its first word": State(READING, has_said(0), 1),
+    "in the middle": State(LONG, has_said(3), 4),
+    "before its last word": State(LONG, has_said(SHORT - 2), SHORT - 1),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_an_answer_is_stopped_whatever_it_is_at(
+    visitor: Visitor, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """When it is written the first time, and once more."""
+    monkeypatch.setattr(conversations, "BROWSER_LIMITS", Limits(max_output_tokens=SHORT))
+    state, page = STATES[name], visitor.page
+    with crowded(visitor.house) if name == "waiting" else contextlib.nullcontext():
+        paced(visitor.house).hold(state.step)
+        visitor.send(state.asked)
+        expect_stopped(visitor, visitor.stop(), state)
+        paced(visitor.house).hold(state.step)
         page.get_by_role("button", name="Answer once more").click()
+        expect_stopped(visitor, visitor.stop(), state)
+
+    expect(page.locator(".answer .versions")).to_have_text("2/2")
+    visitor.send("Say yes.")
+    visitor.wait_for_end(answers=1 if name == "waiting" else 2)
+
+
+def expect_stopped(visitor: Visitor, message: dict[str, Any], state: State) -> None:
+    """All that was said is kept, that of the step in flight included; nothing came behind it."""
+    response, receipt = message["response"], message["response"]["receipt"]
+    assert response["status"] == "cancelled"
+    assert letters(visitor.answer()) == letters(message["text"])
+    if receipt is None:
+        assert state.said_tokens is None
     else:
-        visitor.send("Tell me of the sea.")
-    if letters:
-        visitor.wait_for_letters(letters)
+        assert receipt["output_tokens"] == state.said_tokens
+        is_whole = receipt["prompt_tokens"] > len(state.asked.split())
+        assert is_whole == (state.step is not reads)
 
-    page.get_by_role("button", name="Stop the answer").click()
 
-    expect(page.get_by_text("Stopped.", exact=True)).to_be_visible()
-    expect(page.get_by_role("button", name="Send")).to_be_visible()
-    expect(page.locator(".answer .versions")).to_have_count(int(again))
-    house.call(engine.release)
-    visitor.send("And of the land?")
-    visitor.wait_for_end(answers=2)
+@contextlib.contextmanager
+def crowded(house: Serving) -> Iterator[None]:
+    """Somebody else is being answered, for as long as this lasts."""
+    engine = paced(house)
+    job_id, playing = house.do(answered(engine))
+    try:
+        yield
+    finally:
+        house.do(engine.cancel(job_id))
+        house.until(playing.done)
+
+
+async def answered(engine: Engine) -> tuple[JobId, asyncio.Task[Any]]:
+    job = a_job(await first_prompt(engine, LONG), owner="ben", limits=WITHOUT_END)
+    return job.job_id, asyncio.create_task(play(engine, job))
 
 
 def test_a_restart_is_told_from_a_lost_network(visitor: Visitor):
@@ -199,15 +301,19 @@ def test_a_quota_is_named_with_when_there_is_room_again(visitor: Visitor):
     expect(visitor.field).to_have_value("Once more.")
 
 
-def test_an_answer_that_the_engine_lost_is_asked_for_once_more(visitor: Visitor):
-    engine = engine_of(visitor.house)
+def test_an_answer_that_the_engine_lost_is_asked_for_once_more(
+    chromium: Browser, sqlite_house: Serving
+):
+    """A real one is lost for good only when its process keeps dying."""
+    engine = engine_of(sqlite_house)
     engine.fails_with = EngineLost("gone")
-    visitor.send("Hello.")
-    note = visitor.page.locator(".note.failed")
-    expect(note).to_contain_text("Something went wrong on the server.")
+    with signed_in(chromium, sqlite_house) as visitor:
+        visitor.send("Hello.")
+        note = visitor.page.locator(".note.failed")
+        expect(note).to_contain_text("Something went wrong on the server.")
 
-    engine.fails_with = None
-    note.get_by_role("button", name="Answer once more").click()
+        engine.fails_with = None
+        note.get_by_role("button", name="Answer once more").click()
 
-    visitor.wait_for_end()
-    expect(visitor.page.locator(".answer .versions")).to_have_text("2/2")
+        visitor.wait_for_end()
+        expect(visitor.page.locator(".answer .versions")).to_have_text("2/2")
