@@ -108,13 +108,17 @@ def context(chromium: Browser, server: Server) -> Iterator[BrowserContext]:
     with contextlib.closing(chromium.new_context(viewport=size, locale="en-GB")) as context:
         context.set_default_timeout(30_000)
         page = context.new_page()
-        page.goto(f"{server.url}/admin")
-        page.get_by_label("Email").fill(server.admin_email)
-        page.get_by_label("Password").fill(server.admin_password)
-        page.get_by_role("button", name="Sign in").click()
+        sign_in(page, server, server.admin_email, server.admin_password)
         page.get_by_role("navigation").wait_for()
         page.close()
         yield context
+
+
+def sign_in(page: Page, server: Server, email: str, password: str) -> None:
+    page.goto(f"{server.url}/admin")
+    page.get_by_label("Email").fill(email)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()
 
 
 @pytest.fixture
@@ -442,10 +446,7 @@ def test_an_auditor_sees_figures_and_finds_nothing_to_act_on(
 
     with contextlib.closing(chromium.new_context(locale="en-GB")) as context:
         page = context.new_page()
-        page.goto(f"{server.url}/admin")
-        page.get_by_label("Email").fill("otto@example.org")
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
+        sign_in(page, server, "otto@example.org", PASSWORD)
         page.get_by_role("region", name="What the cache saved").wait_for()
         sections = page.get_by_role("navigation").get_by_role("link").all_inner_texts()
         page.get_by_role("link", name="Sessions").click()
@@ -454,6 +455,45 @@ def test_an_auditor_sees_figures_and_finds_nothing_to_act_on(
         assert page.locator("tbody button").count() == 0
         assert "Invitations" not in sections and "Audit log" not in sections
         assert "Prefix tree" in sections
+
+
+def test_whose_role_is_taken_away_is_told_and_goes_on_when_it_is_given_back(
+    chromium: Browser, server: Server
+):
+    pia = {"email": "pia@example.org", "name": "Pia", "password": PASSWORD}
+    with (
+        signed_in(server) as boss,
+        contextlib.closing(chromium.new_context(locale="en-GB")) as context,
+    ):
+        invitation = {"note": "Pia", "role": "admin", "group_ids": []}
+        token = boss.post("/api/invitations", json=invitation).raise_for_status().json()["token"]
+        with joined(server, pia | {"token": token}) as client:
+            user_id = client.get("/api/account").json()["id"]
+
+        def become(role: str) -> None:
+            boss.patch(f"/api/users/{user_id}", json={"role": role}).raise_for_status()
+
+        page = context.new_page()
+        sign_in(page, server, pia["email"], PASSWORD)
+        told = page.get_by_role("alert").filter(has_text="Your role was changed")
+        invitations = page.get_by_role("navigation").get_by_role("link", name="Invitations")
+        live = page.get_by_role("status").filter(has_text="Live")
+        expect(live).to_be_visible()
+        become("member")
+        expect(told).to_be_focused()
+        expect(page.get_by_role("link", name="Back to the chat")).to_be_visible()
+        assert axe_faults(page) == []
+
+        become("auditor")
+        page.get_by_role("button", name="Try again").click()
+        expect(live).to_be_visible()
+        expect(invitations).to_have_count(0)
+        become("admin")
+        expect(invitations).to_be_visible()
+        become("auditor")
+        expect(invitations).to_have_count(0)
+        become("member")
+        expect(told).to_be_visible()
 
 
 @contextlib.contextmanager
@@ -473,6 +513,9 @@ def test_the_page_speaks_german_where_that_is_wanted(chromium: Browser, server: 
         page.goto(f"{server.url}/admin")
         expect(page.get_by_role("button", name="Anmelden")).to_be_visible()
         assert page.evaluate("document.documentElement.lang") == "de"
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            assert (scheme, axe_faults(page)) == (scheme, [])
 
 
 def percent(part: int, whole: int) -> str:

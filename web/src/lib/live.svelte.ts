@@ -1,7 +1,7 @@
 // Figures as they are and were: the past once, then each sample as it comes.
 
 import { admin, type Figures } from "./admin";
-import { ApiError, api } from "./api";
+import { ApiError } from "./api";
 import { Samples } from "./samples";
 import { appended } from "./series";
 
@@ -35,12 +35,16 @@ export class Live {
   );
   #isStale = false;
 
+  /** `account` asks the server who this is by now, and tells whether it answered. */
+  constructor(private readonly account: () => Promise<boolean>) {}
+
   /** Until the function that it gives is called. */
   open(): () => void {
     void this.#read();
     const samples = new Samples({
       hear: (sample) => this.#hear(sample),
       lost: () => this.#lose(),
+      look: this.account,
     });
     return () => samples.close();
   }
@@ -72,7 +76,6 @@ export class Live {
   }
 
   #lose(): void {
-    if (!this.isLost) void api.account().catch(() => null); // tells whether the login has ended
     this.isLost = this.#isStale = true;
   }
 }

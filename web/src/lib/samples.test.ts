@@ -2,7 +2,6 @@ import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
 import type { Figures } from "../generated/admin";
-import { type Account, ApiError, api } from "./api";
 import { Samples } from "./samples";
 import { TRY_AGAIN_MS } from "./socket";
 
@@ -108,22 +107,20 @@ class Source {
 describe("the samples of the dashboard", () => {
   let heard: number[];
   let losses: number;
+  let looks: number;
   let samples: Samples;
   let isReached: boolean;
+  let isDismissed: boolean;
 
   beforeEach(() => {
     vi.useFakeTimers();
     vi.stubGlobal("WebSocket", Wire);
     vi.stubGlobal("EventSource", Source);
-    vi.spyOn(api, "account").mockImplementation(() =>
-      isReached ? Promise.resolve({} as Account) : Promise.reject(new ApiError("unreached", "")),
-    );
     begin();
   });
 
   afterEach(() => {
     samples.close();
-    vi.restoreAllMocks();
     vi.unstubAllGlobals();
     vi.useRealTimers();
   });
@@ -132,12 +129,21 @@ describe("the samples of the dashboard", () => {
     Wire.all = [];
     Source.all = [];
     heard = [];
-    losses = 0;
+    losses = looks = 0;
     isReached = true;
+    isDismissed = false;
     samples = new Samples({
       hear: ({ at }: Figures) => heard.push(at),
       lost: () => (losses += 1),
+      look,
     });
+  }
+
+  /** As the page does it, which goes when the account may not see it. */
+  function look(): Promise<boolean> {
+    looks += 1;
+    if (isDismissed) samples.close();
+    return Promise.resolve(isReached);
   }
 
   const pass = (ms: number): Promise<unknown> => vi.advanceTimersByTimeAsync(ms);
@@ -238,14 +244,30 @@ describe("the samples of the dashboard", () => {
     expect(Source.all).toEqual([]);
   });
 
-  it("are not asked for again by whom they are refused", async () => {
+  const DISMISSALS = {
+    "is refused them": () => Wire.now.tell(refusal("forbidden")),
+    "is sent away": () => Wire.now.cut(),
+  };
+
+  it.each(Object.entries(DISMISSALS))("end with a look at who %s", async (_, dismiss) => {
     Wire.now.greet();
-    Wire.now.tell(refusal("forbidden"));
+    isDismissed = true;
+    dismiss();
     await pass(TRY_AGAIN_MS);
 
-    expect(losses).toBe(1);
+    expect([losses, looks]).toEqual([1, 1]);
     expect(Wire.all).toHaveLength(1);
     expect(Wire.open).toEqual([]);
+  });
+
+  it("end with a look where the stream is refused to whom it was given", async () => {
+    await block();
+    isDismissed = true;
+    Source.open[0]?.refuse();
+    await pass(TRY_AGAIN_MS);
+
+    expect(Wire.open).toEqual([]);
+    expect(Source.open).toEqual([]);
   });
 
   it("are looked for at once when the network is back", async () => {

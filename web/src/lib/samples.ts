@@ -4,17 +4,19 @@
 // connecting -> told -> lost -> connecting ...
 //            -> told by the stream    after two refused upgrades of a server that answers; the socket is
 //                                     tried again each minute, and its first sample ends the stream
-//            -> over                  this account sees no figures any more
+//
+// Wherever an account sees no figures any more, a look at it says so, and the page closes this.
 
 import type { Figures } from "../generated/admin";
 import { type FiguresWatch, type Hello, type OutwardFrame, PROTOCOL } from "../generated/events";
-import { api } from "./api";
 import { backOffMs, REFUSALS, socketUrl, TRY_AGAIN_MS } from "./socket";
 
 export interface Hearer {
   hear(sample: Figures): void;
   /** Nothing comes just now; it is tried again. */
   lost(): void;
+  /** Asks the server who this is by now; whether it answered. */
+  look(): Promise<boolean>;
 }
 
 const WATCH: FiguresWatch = { type: "figures.watch", request_id: "figures" };
@@ -78,25 +80,21 @@ export class Samples {
       this.#told(frame);
     } else if (frame.type === "error" && frame.request_id === WATCH.request_id) {
       this.#lost();
-      if (frame.error.code === "forbidden") this.close();
-      else this.#later(() => this.#say(WATCH));
+      void this.#hearer.look();
+      this.#later(() => this.#say(WATCH));
     }
   }
 
   async #ended(wasWelcome: boolean): Promise<void> {
     clearTimeout(this.#timer);
     this.#lost();
-    if (!wasWelcome) await this.#probe();
+    if (wasWelcome) void this.#hearer.look();
+    // A browser does not tell why an upgrade failed: ask by plain HTTP who is at fault.
+    else if (await this.#hearer.look()) this.#blocked();
     this.#later(() => this.#connect());
   }
 
-  // A browser does not tell why an upgrade failed: ask by plain HTTP who is at fault.
-  async #probe(): Promise<void> {
-    try {
-      await api.account();
-    } catch {
-      return;
-    }
+  #blocked(): void {
     this.#refused += 1;
     if (this.#refused >= REFUSALS) this.#fallBack();
   }
@@ -110,6 +108,7 @@ export class Samples {
     stream.onmessage = ({ data }: MessageEvent<string>) => this.#told(JSON.parse(data) as Figures);
     stream.onerror = () => {
       this.#hearer.lost();
+      void this.#hearer.look();
       // The browser opens it again by itself, but for one that was refused.
       if (stream.readyState !== EventSource.CLOSED) return;
       this.#endStream();

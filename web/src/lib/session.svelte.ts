@@ -15,13 +15,19 @@ export class Session {
     onSignedOut(() => this.expire());
   }
 
-  async look(): Promise<void> {
+  /** Who this is by now; whether the server told. */
+  async look(): Promise<boolean> {
+    const before = this.account;
     try {
-      this.#signedIn(await api.account());
+      const found = await api.account();
+      // Who left or came meanwhile did so after this was answered.
+      if (this.account === before) this.#signedIn(found);
+      return true;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       this.trouble = error.status === 401 ? null : error;
-      this.isKnown = error.status === 401;
+      this.isKnown ||= error.status === 401;
+      return false;
     }
   }
 

@@ -28,6 +28,8 @@ const de: typeof en = {
   password: "Passwort",
   otherWays: "Andere Wege der Anmeldung stehen auf der Chat-Seite; danach geht es hier weiter.",
   notAllowed: "Diese Seite ist für Verwaltung und Prüfung. Dein Konto hat keine dieser Rollen.",
+  notAnyMore:
+    "Deine Rolle wurde geändert: Diese Seite steht dir nicht mehr offen. Falls das ein Versehen ist, kann die Verwaltung dir die Rolle zurückgeben.",
   loading: "Wird geladen …",
   again: "Noch einmal",
   cancel: "Abbrechen",

@@ -29,6 +29,8 @@ export default {
   password: "Password",
   otherWays: "Other ways to sign in are on the chat’s page; come back here after it.",
   notAllowed: "This page is for administrators and auditors. Your account has neither role.",
+  notAnyMore:
+    "Your role was changed: this page is not open to you any more. If that is a mistake, an administrator can give you the role back.",
   loading: "Loading…",
   again: "Try again",
   cancel: "Cancel",
