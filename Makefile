@@ -14,7 +14,7 @@ NPM_IN := PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --no-update-no
 NPM := $(NPM_IN) web
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help run install page migrate check test contract bench format lock golden pictures python chromium nginx compiler provider
+.PHONY: help run install page migrate check test contract chaos bench format lock golden pictures python chromium nginx compiler provider
 .DEFAULT_GOAL := help
 
 help: ## What can be made.
@@ -120,6 +120,17 @@ test: chromium nginx compiler provider tests/dialect/ts/node_modules/.package-lo
 
 contract: .venv/tested ## Ask a server all that its OpenAPI document allows and forbids: half an hour. CONTRACT=--examples=9
 	$(PY) -m tests.kit.contract $(CONTRACT)
+
+.venv/fuzzed: .lock/test.txt | .venv/tested
+	$(call say,Installing Atheris, which mutates what is sent: about 35 MB)
+	@$(PIP) install --quiet 'atheris>=3'
+	@touch $@
+
+chaos: .venv/fuzzed ## Processes killed, a network that fails, strangers' bytes, under a crowd: hours.
+	$(PY) -m tests.chaos.kill --kills 400
+	$(PY) -m tests.chaos.kill --kills 400 --database postgres
+	$(PY) -m tests.chaos.cut --seconds 600
+	$(PY) -m tests.chaos.fuzz --inputs 100000
 
 .venv/benched: pyproject.toml | .venv/tested
 	$(call say,Installing what the benchmarks draw with: matplotlib; about 60 MB)
