@@ -237,6 +237,7 @@ async def test_a_draft_without_a_conversation_is_forgotten_with_its_socket(site,
     await until(site, lambda: all((one, Forget()) in wishes(site) for one in typed))
 
 
+@pytest.mark.row("drafts")
 @pytest.mark.parametrize("how", ["socket", "withdrawn", "deleted"])
 async def test_a_draft_ends_when_its_writer_is_gone(site, somebody, how: str):
     conversation_id = await somebody.conversation()
@@ -253,6 +254,7 @@ async def test_a_draft_ends_when_its_writer_is_gone(site, somebody, how: str):
     await until(site, lambda: not running(site))
 
 
+@pytest.mark.row("rates")
 async def test_drafts_that_come_too_fast_are_ignored(site, somebody, monkeypatch):
     monkeypatch.setattr(drafts, "DRAFTS_PER_SOCKET", Rate(acts="drafts", burst=1, per_s=1e-9))
     conversation_id = await somebody.conversation()

@@ -12,7 +12,7 @@ from litestar.routes import WebSocketRoute
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from app.asgi import compose, create_app, uvicorn_config
+from app.asgi import create_app
 from app.db.types import AccountRole
 from app.events import Figures
 from app.frames import (
@@ -332,11 +332,15 @@ async def test_the_session_cookie_is_for_the_server_alone_and_the_token_for_our_
     server: Place,
 ):
     async with person(server) as somebody:
+        before = dict(somebody.client.cookies)
         answer = await somebody.client.post(
             "/api/login", json={"email": somebody.email, "password": PASSWORD}
         )
+        after = dict(somebody.client.cookies)
 
     cookies = {line.split("=")[0]: line.lower() for line in answer.headers.get_list("set-cookie")}
+    assert before.keys() == after.keys() == cookies.keys()
+    assert not before.items() & after.items(), "both are new at every login"
     assert "httponly" in cookies["kw_session"]
     assert "httponly" not in cookies["kw_csrf"]
     assert all("samesite=strict" in cookie for cookie in cookies.values())
@@ -502,13 +506,6 @@ async def test_a_user_has_so_many_sockets_and_the_next_is_told_to_wait(server: P
 
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) >= 1
-
-
-@pytest.mark.row("counts")
-def test_who_answers_no_ping_for_twenty_seconds_is_gone(house: Serving):
-    config = uvicorn_config(compose(house.service), house.service.settings)
-
-    assert (config.ws_ping_interval, config.ws_ping_timeout) == (20, 20)
 
 
 async def opens(somebody: Person) -> None:

@@ -108,7 +108,7 @@ async def test_what_is_no_request_is_left_without_an_answer_and_without_a_trace(
     assert not caplog.records
 
 
-@pytest.mark.row("5")
+@pytest.mark.row("5", "28")
 async def test_no_probe_is_missed_while_the_door_is_handed_over(starting: Starting, tmp_path: Path):
     """Every one has its answer, from the first that the server gave."""
     statuses: list[int] = []

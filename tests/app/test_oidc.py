@@ -595,6 +595,7 @@ async def arrive(
     return await oidc.finish(sent.sealed, reply, **WHERE)
 
 
+@pytest.mark.row("CVE-2026-45675")
 async def test_nobody_becomes_the_first_admin_by_a_provider(
     db: Database, invitations: Invitations, oidc: Oidc, liar: LyingProvider
 ):
@@ -612,6 +613,7 @@ async def test_nobody_becomes_the_first_admin_by_a_provider(
     await invitations.accept(token, "root@example.org", "Root", "a long password")
 
 
+@pytest.mark.row("admin bootstrap", "CVE-2026-45675")
 async def test_a_provider_makes_no_first_admin_and_takes_the_last_one_away_from_nobody(
     db: Database, logins: Logins, invitations: Invitations, liar: LyingProvider
 ):

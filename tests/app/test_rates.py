@@ -54,6 +54,7 @@ def test_a_bucket_is_emptied_at_once_and_fills_steadily():
     assert [one is None for one in full] == [True, True, False]
 
 
+@pytest.mark.row("rates")
 def test_there_are_only_so_many_buckets_and_who_is_held_back_keeps_theirs():
     found = Rates(Clock().seconds, bound=10)
     held = [wait(found, "ann") for _ in range(3)]

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from argon2 import Type, extract_parameters
 from sqlalchemy import select
 
-from app.chat.library import DEFAULT_PERSONA
+from app.chat import checkpoints
 from app.db.base import Database
 from app.db.models import User
 from app.db.types import AccountRole
@@ -29,16 +30,20 @@ from app.frames import (
     ErrorFrame,
     Event,
     OutwardFrame,
+    TurnAccepted,
+    TurnContinue,
     Unsubscribe,
     Unsubscribed,
 )
 from app.ids import ConversationId, ResponseId
+from app.people.accounts import Accounts
+from app.people.keys import Keys
 from app.routes.socket import LONGEST_FRAME
 from engine.api import JobClass, SessionId
-from tests.kit.peers import Log, engine_of, until
+from tests.kit.peers import Log, create, engine_of, until
 from tests.kit.server import Server
 from tests.kit.serving import Serving
-from tests.kit.staff import Somebody, ask, boss, done, somebody
+from tests.kit.staff import Somebody, ask, boss, done, nothing_to_warm, somebody, stats
 from tests.kit.tab import LONG, Person, Tab, browser, person
 
 _numbers = itertools.count(1)
@@ -153,17 +158,39 @@ async def test_15_a_stop_stops_the_engine_within_a_step_and_the_next_answer_begi
     assert ended.text != ""
 
 
-async def nothing_to_warm(who: Person) -> None:
-    """A server that was just started computes its persona, whoever else is there."""
-    while True:
-        listed = await done(await who.client.get("/api/personas"))
-        if {one["id"]: one["is_warm"] for one in listed}[DEFAULT_PERSONA.id]:
-            return
+@pytest.mark.row("10")
+async def test_15_a_stopped_answer_says_so_and_is_gone_on_with_from_its_last_word(house: Serving):
+    house.call(engine_of(house).hold, 4)
+    async with somebody(house) as who, who.tab() as tab:
+        conversation_id = await who.conversation()
+        await tab.subscribe(conversation_id)
+        accepted = await tab.say(conversation_id, "Go on")
+        await tab.event(accepted.response.id, TextDelta)
+        await tab.cancel(accepted.response.id)
+        stopped = await tab.event(accepted.response.id, ResponseEnded)
+        kept = (await tree(who, conversation_id))["messages"][-1]
 
+        answer_id = accepted.response.message_id
+        await tab.send(
+            TurnContinue(
+                request_id="go on",
+                conversation_id=conversation_id,
+                client_message_id="go on",
+                message_id=answer_id,
+                leaf_id=answer_id,
+            )
+        )
+        again = await tab.expect(TurnAccepted)
+        house.call(engine_of(house).release)
+        ended = await tab.event(again.response.id, ResponseEnded)
+        whole = (await tree(who, conversation_id))["messages"]
 
-async def stats(who: Person) -> dict[str, Any]:
-    found: dict[str, Any] = (await done(await who.client.get("/api/status")))["stats"]
-    return found
+    assert stopped.text != ""
+    assert (kept["text"], kept["response"]["status"]) == (stopped.text, "cancelled")
+    assert ended.response.status is ResponseStatus.COMPLETED
+    assert ended.text.startswith(stopped.text) and ended.text != stopped.text
+    answers = {one["id"]: one["text"] for one in whole if one["role"] == "assistant"}
+    assert answers == {answer_id: stopped.text, again.response.message_id: ended.text}
 
 
 async def gauge(server: Server, name: str) -> float:
@@ -297,32 +324,69 @@ async def test_16_a_long_tree_goes_out_and_comes_in_as_it_was_in_whatever_order(
         body = {"client_message_id": "again", "leaf_id": leaf_id}
         await done(await who.client.post(f"{page}/messages/{leaf_id}/regenerate", json=body))
         await rest(house)
+        settings = {"title": "Mine", "pinned": True, "archived": True}
+        await done(await who.client.patch(page, json=settings))
         exported = (await who.client.get(f"{page}/export")).json()
-        shuffled = {**exported, "conversations": [turned(one) for one in exported["conversations"]]}
-        shapes = [shape(await tree(who, conversation_id))]
-        for file in (exported, shuffled):
+        mixed = {**exported, "conversations": [shuffled(one) for one in exported["conversations"]]}
+        shapes, files = [shape(await tree(who, conversation_id))], [without_ids(exported)]
+        for file in (exported, mixed):
             came = await done(await who.client.post("/api/import", content=json.dumps(file)))
-            shapes.append(shape(await tree(who, came["conversation_ids"][0])))
+            (known,) = came["conversation_ids"]
+            shapes.append(shape(await tree(who, known)))
+            files.append(without_ids(await done(await who.client.get(page_of(known, "export")))))
         copied = await done(await who.client.post(f"{page}/fork", json={"message_id": leaf_id}))
         copy = shape(await tree(who, copied["id"]))
 
     assert len(shapes[0]) == 21
     assert shapes[1] == shapes[2] == shapes[0]
-    assert [text for text, _, _ in copy] == [text for text, _, _ in shapes[0][:20]]
+    assert [one["text"] for one in copy] == [one["text"] for one in shapes[0][:20]]
+    assert [one["parent"] for one in copy] == [one["parent"] for one in shapes[0][:20]]
+    assert files[1] == files[0], "all that is kept of a conversation, but for its ids"
 
 
-def turned(conversation: dict[str, Any]) -> dict[str, Any]:
-    return {**conversation, "messages": conversation["messages"][::-1]}
+def shuffled(conversation: dict[str, Any]) -> dict[str, Any]:
+    messages = conversation["messages"]
+    dice = random.Random(len(messages))  # noqa: S311
+    return {**conversation, "messages": dice.sample(messages, len(messages))}
 
 
-def shape(found: dict[str, Any]) -> list[tuple[str, str | None, Any]]:
-    """Each message's text, its parent's, and what its answer cost, in the order of the tree."""
+def shape(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each message, its parent's text, its time and what its answer cost, in the order of the tree."""
     messages = sorted(found["messages"], key=lambda one: (one["created_at"], one["id"]))
     texts = {one["id"]: one["text"] for one in messages}
     return [
-        (one["text"], texts.get(one["parent_id"]), (one["response"] or {}).get("receipt"))
+        {
+            "text": one["text"],
+            "parent": texts.get(one["parent_id"]),
+            "created_at": one["created_at"],
+            "receipt": (one["response"] or {}).get("receipt"),
+        }
         for one in messages
     ]
+
+
+OF_TOKENS = {
+    *("token_ids", "head_token_ids", "seam"),
+    *("model_fingerprint", "template_fingerprint"),
+}
+"""What of a message does not come in again: a file may be forged, so its text is rendered anew."""
+
+
+def without_ids(file: dict[str, Any]) -> Any:
+    """The conversation of an archive, each id in it by its place."""
+    (conversation,) = file["conversations"]
+    messages, ids = conversation["messages"], [conversation["id"]]
+    ids += [one["id"] for one in messages]
+    ids += [one["response"]["id"] for one in messages if one.get("response")]
+    said = [{key: one[key] for key in one.keys() - OF_TOKENS} for one in messages]
+    text = json.dumps({**conversation, "messages": said})
+    for place, one in enumerate(ids):
+        text = text.replace(json.dumps(one), json.dumps(f"id {place}"))
+    return json.loads(text)
+
+
+def page_of(conversation_id: str, noun: str) -> str:
+    return f"/api/conversations/{conversation_id}/{noun}"
 
 
 async def leaf(who: Person, conversation_id: str) -> str:
@@ -364,20 +428,33 @@ async def test_a_message_for_a_leaf_that_moved_is_refused_on_every_road_and_stor
 ):
     async with somebody(house) as who, who.tab() as tab:
         conversation_id = await talk(house, who, "First")
+        root = (await tree(who, conversation_id))["messages"][0]["id"]
         turn = {"client_message_id": "late", "parent_id": None, "text": "I saw nothing"}
-        refused = await who.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
-        await tab.socket.send(
-            json.dumps(
-                {"type": "turn.create", "request_id": "r", "conversation_id": conversation_id}
-                | turn
+        edit = {"client_message_id": "later", "leaf_id": root, "text": "I saw half of it"}
+        again = {"client_message_id": "latest", "leaf_id": root}
+        refused = [
+            await who.client.post(page_of(conversation_id, act), json=body)
+            for act, body in (
+                ("turns", turn),
+                (f"messages/{root}/edit", edit),
+                (f"messages/{root}/regenerate", again),
             )
-        )
-        error = await tab.expect(ErrorFrame)
+        ]
+        errors = []
+        for kind, body in (
+            ("turn.create", turn),
+            ("turn.edit", edit | {"message_id": root}),
+            ("turn.regenerate", again | {"message_id": root}),
+        ):
+            frame = {"type": kind, "request_id": "r", "conversation_id": conversation_id}
+            await tab.socket.send(json.dumps(frame | body))
+            errors.append((await tab.expect(ErrorFrame)).error.code)
         stored = (await tree(who, conversation_id))["messages"]
 
-    assert (refused.status_code, refused.json()["code"]) == (409, "parent_moved")
-    assert refused.headers["x-should-retry"] == "false"
-    assert error.error.code == "parent_moved"
+    for answer in refused:
+        assert (answer.status_code, answer.json()["code"]) == (409, "parent_moved")
+        assert answer.headers["x-should-retry"] == "false"
+    assert errors == ["parent_moved"] * 3
     assert len(stored) == 2
 
 
@@ -408,32 +485,60 @@ async def test_17_one_message_that_is_sent_by_every_road_at_once_is_one_message(
 # ---------------------------------------------------------------- many at once
 
 
+HALF_A_MINUTE = 20 * 10 * 2
+"""Transactions that twenty people write in it who send something every three seconds: each turn is
+stored when it is let in, and when it has ended."""
+
+
 @pytest.mark.row("27")
 async def test_twenty_conversations_at_once_never_find_the_database_locked(
-    house: Serving, told: Log
+    house: Serving, told: Log, monkeypatch: pytest.MonkeyPatch
 ):
-    async def chat(who: Person) -> list[ResponseStatus]:
-        ends, leaf_id = [], None
+    """As much as in half a minute, without its pauses, and beside another process that writes."""
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_S", 0.005)
+
+    async def chat(who: Somebody, beside: Keys) -> list[ResponseStatus]:
+        ends: list[ResponseStatus] = []
+        leaf_id = None
         async with who.tab() as tab:
             conversation_id = await who.conversation()
             await tab.subscribe(conversation_id)
-            for number in range(5):
-                accepted = await tab.say(conversation_id, f"Message {number}", leaf_id)
+            while written(house) - begun < HALF_A_MINUTE:
+                accepted = await tab.say(conversation_id, f"Message {len(ends)}", leaf_id)
                 ended = await tab.event(accepted.response.id, ResponseEnded)
                 leaf_id = accepted.response.message_id
                 ends.append(ended.response.status)
+                if len(ends) % 3 == 1:
+                    await beside.create(who.user_id, "beside the server")
         return ends
 
-    async with contextlib.AsyncExitStack() as stack:
+    async with (
+        contextlib.aclosing(Database(house.database_url)) as db,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        beside = Keys(db, Accounts(db))
         people = [await stack.enter_async_context(somebody(house)) for _ in range(20)]
-        ends = await asyncio.gather(*map(chat, people))
-        trees = [
-            (await done(await one.client.get("/api/conversations")))["items"] for one in people
+        begun = written(house)
+        ends = await asyncio.gather(*(chat(one, beside) for one in people))
+        stored = [
+            [len((await tree(one, item["id"]))["messages"]) for item in listed["items"]]
+            for one in people
+            for listed in [await done(await one.client.get("/api/conversations"))]
         ]
+        keys = [len(await beside.list(one.user_id)) for one in people]
 
-    assert ends == [[ResponseStatus.COMPLETED] * 5] * 20
-    assert [len(one) for one in trees] == [1] * 20
+    assert {status for one in ends for status in one} == {ResponseStatus.COMPLETED}
+    assert stored == [[2 * len(one)] for one in ends], "everything that was said is there"
+    assert keys == [1 + (len(one) + 2) // 3 for one in ends]
     assert not told.complaints
+
+
+def written(house: Serving) -> float:
+    """How many transactions the server has written since it was started."""
+    name = "keepwarm_database_transaction_seconds_count"
+    found = house.service.db.figures.registry.get_sample_value(name, {"kind": "write"})
+    assert found is not None
+    return found
 
 
 @pytest.mark.row("29")
@@ -463,7 +568,12 @@ async def test_a_conversation_of_five_hundred_messages_is_read_and_goes_on(house
         pages = [page async for page in backwards(who, known)]
         with pytest.raises(AssertionError, match="This cursor is not ours"):
             await done(await who.client.get(f"{messages_of(known)}?cursor=none"))
+        accepted = await tab.say(known, "And now?", subscribed.leaf_id)
+        ended = (await tab.event(accepted.response.id, ResponseEnded)).response
 
+    assert ended.status is ResponseStatus.COMPLETED
+    assert ended.receipt is not None
+    assert ended.receipt.prompt_tokens > sum(len(one["text"]) for one in whole["messages"])
     assert len(whole["messages"]) == 500
     assert subscribed.leaf_id == whole["conversation"]["leaf_id"]
     assert [len(page) for page in pages] == [70] * 7 + [10]
@@ -481,10 +591,10 @@ async def backwards(who: Person, conversation_id: str) -> AsyncIterator[list[dic
 
 
 def messages_of(conversation_id: str) -> str:
-    return f"/api/conversations/{conversation_id}/messages"
+    return page_of(conversation_id, "messages")
 
 
-@pytest.mark.row("31")
+@pytest.mark.row("31", "messages")
 async def test_a_text_that_is_too_long_is_refused_with_its_limit_by_every_road(house: Serving):
     async with somebody(house) as who, who.tab() as tab, who.tab() as other:
         conversation_id = await who.conversation()
@@ -499,7 +609,18 @@ async def test_a_text_that_is_too_long_is_refused_with_its_limit_by_every_road(h
         await other.socket.send("x" * (LONGEST_FRAME + 1))
         too_long = await other.expect(ErrorFrame)
         stored = (await tree(who, conversation_id))["messages"]
+        said = [{"role": "user", "content": longest}]
+        dialect = [
+            await who.ask("POST", "/v1/responses", json={"input": longest}),
+            await who.ask("POST", "/v1/chat/completions", json={"model": "echo", "messages": said}),
+        ]
+        async with who.program() as program:
+            await program.send(create(input=longest))
+            dialects = json.loads(await program.recv())["error"]
 
+    for told in (*(answer.json()["error"] for answer in dialect), dialects):
+        assert told["code"] == "context_length_exceeded"
+        assert "100,000" in told["message"] or "100000" in told["message"]
     assert (beyond.status_code, beyond.json()["code"]) == (400, "context_length_exceeded")
     assert "100,000" in beyond.json()["detail"] or "100000" in beyond.json()["detail"]
     assert megabyte.status_code == 400
@@ -599,14 +720,16 @@ async def test_what_a_socket_is_sent_is_read_strictly(house: Serving):
             '{"type":"hello","protocol":1}',
         ):
             await tab.socket.send(frame)
-            told.append((await tab.expect(ErrorFrame)).error.code)
+            told.append((await tab.expect(ErrorFrame)).error)
         await tab.subscribe(await who.conversation())
         await tab.socket.send(b"{}")
         last = (await tab.expect(ErrorFrame)).error.code
         async with asyncio.timeout(60):
             await tab.socket.wait_closed()
 
-    assert told == ["invalid_request"] * 4 + ["unexpected_hello"]
+    assert [one.code for one in told] == ["invalid_request"] * 4 + ["unexpected_hello"]
+    assert "no.such.thing" in told[0].message
+    assert "`more`" in told[1].message
     assert (last, tab.socket.close_code) == ("binary_frame", 1003)
 
 

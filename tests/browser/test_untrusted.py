@@ -208,7 +208,7 @@ def expect_harmless(page: Page, watch: Watch) -> None:
     assert watch.elsewhere == []
 
 
-@pytest.mark.row("markdown XSS", "CVE-2026-44568")
+@pytest.mark.row("markdown XSS", "also untrusted", "CVE-2026-44568")
 def test_nothing_that_was_brought_in_runs_loads_or_leaves(watch: Watch, house: Serving):
     page = watch.context.new_page()
     sign_in(page, house)

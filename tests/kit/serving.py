@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+import uvicorn
+
 from app.asgi import Server, compose, listener_for, uvicorn_config
 from app.db.revisions import migrate
 from app.ids import UserId, new_user_id
@@ -31,11 +33,16 @@ WAIT_S = 60.0
 
 
 class Serving:
-    """`url` is the dialect's base address; `key` is let in there. `site` is where its page lives."""
+    """`url` is the dialect's base address; `key` is let in there. `site` is where its page lives.
+
+    What is changed of `config` holds for whoever connects afterwards.
+    """
 
     key = KEY
 
-    def __init__(self, service: Service, port: int, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, service: Service, port: int, stop: Callable[[], None], config: uvicorn.Config
+    ) -> None:
         self.service = service
         self.site = Site(url=f"http://127.0.0.1:{port}", ws_url=f"ws://127.0.0.1:{port}")
         self.url = f"{self.site.url}/v1"
@@ -47,6 +54,7 @@ class Serving:
             database_url=self.database_url,
         )
         self.stop = stop
+        self.config = config
         self._loop = asyncio.get_running_loop()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -119,10 +127,9 @@ async def _run(
     engine = await open_engine()
     service = Service(settings, engine)
     service.accounts.passwords._hasher = QUICK
+    config = uvicorn_config(compose(service), settings)
     server = _Threaded(
-        uvicorn_config(compose(service), settings),
-        service,
-        lambda _: ready.set_result(Serving(service, settings.port, stop)),
+        config, service, lambda _: ready.set_result(Serving(service, settings.port, stop, config))
     )
 
     def stop() -> None:

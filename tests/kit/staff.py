@@ -11,6 +11,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from app.chat.library import DEFAULT_PERSONA
 from app.db.base import Database
 from app.db.types import AccountRole, KeyScope
 from app.ids import UserId
@@ -82,6 +83,20 @@ async def beside_the_server(house: Serving, who: Somebody, role: AccountRole) ->
 async def done(answer: httpx.Response) -> Any:
     assert answer.is_success, answer.text
     return answer.json() if answer.content else None
+
+
+async def nothing_to_warm(who: Person) -> None:
+    """Until a server that was just started has computed its persona, as it does by itself."""
+    while True:
+        listed = await done(await who.client.get("/api/personas"))
+        if {one["id"]: one["is_warm"] for one in listed}[DEFAULT_PERSONA.id]:
+            return
+
+
+async def stats(admin: Person) -> dict[str, Any]:
+    """The engine's, as an administrator sees them."""
+    found: dict[str, Any] = (await done(await admin.client.get("/api/status")))["stats"]
+    return found
 
 
 async def closes(socket: ClientConnection) -> int | None:

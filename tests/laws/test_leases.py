@@ -105,6 +105,7 @@ def test_10_every_turn_ends_and_never_is_more_pinned_than_may_be(index, seed, po
     desk.core.check()
 
 
+@pytest.mark.row("pins")
 @pytest.mark.parametrize("index", INDEXES)
 def test_10_one_owner_cannot_pin_what_others_may(index):
     desk = desk_with(index, config(pool_blocks=20), Budget(share=0.8, share_per_owner=0.5))

@@ -23,7 +23,7 @@ from app.frames import (
 from app.ids import ConversationId, MessageId, ResponseId
 from tests.kit.server import Server, start_server
 from tests.kit.serving import Serving
-from tests.kit.staff import somebody
+from tests.kit.staff import nothing_to_warm, somebody, stats
 from tests.kit.tab import LONG, Person, Tab, person
 
 TREE = "/api/conversations/{}"
@@ -126,26 +126,38 @@ async def test_15_a_stop_keeps_the_text_names_the_step_and_frees_what_was_held(e
         await tab.cancel(accepted.response.id)
         again = await tab.expect(CancelAccepted)
         stored = (await tree(somebody, conversation_id))[-1]
-        stats = (await somebody.client.get("/api/status")).json()["stats"]
+        after = await stats(somebody)
 
     assert end.response.status is ResponseStatus.CANCELLED
     assert isinstance(answer.step, int)
     assert again.step is None
     assert stored["text"] == end.text != ""
-    assert stats["running_jobs"] == stats["blocks"]["in_use"] == 0
+    assert stored["response"]["status"] == "cancelled"
+    assert after["running_jobs"] == after["blocks"]["in_use"] == 0
 
 
 @pytest.mark.row("9")
 async def test_15_a_stop_before_the_first_token_is_honoured(each_server: Server):
-    async with person(each_server) as somebody, somebody.tab() as tab:
+    """Between two pieces of a prompt of several, the first of which is computed already."""
+    words = 2000
+    async with person(each_server, AccountRole.ADMIN) as somebody, somebody.tab() as tab:
+        await nothing_to_warm(somebody)
         conversation_id = await somebody.conversation()
         await tab.subscribe(conversation_id)
-        accepted = await tab.say(conversation_id, "word " * 2000)
+        accepted = await tab.say(conversation_id, "word " * words)
+        while not (await stats(somebody))["running_jobs"]:
+            pass
 
         await tab.cancel(accepted.response.id)
         end = await tab.event(accepted.response.id, ResponseEnded)
+        answer = await tab.expect(CancelAccepted)
+        after = await stats(somebody)
 
-    assert end.response.status is ResponseStatus.CANCELLED
+    assert (end.response.status, end.text) == (ResponseStatus.CANCELLED, "")
+    assert answer.step is not None
+    assert end.response.receipt is not None
+    assert 0 < end.response.receipt.computed_tokens < words
+    assert after["running_jobs"] == after["blocks"]["in_use"] == 0
 
 
 @pytest.mark.row("10")
