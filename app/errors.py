@@ -15,18 +15,116 @@ AppError
 Only `routes.problems` turns these into bodies and close codes.
 """
 
+from typing import Literal
+
+PageCode = Literal[
+    "account_disabled",
+    "bad_credentials",
+    "body_too_large",
+    "conflict",
+    "context_length_exceeded",
+    "csrf",
+    "email_taken",
+    "file_damaged",
+    "file_encrypted",
+    "file_foreign",
+    "file_too_complex",
+    "file_too_large",
+    "file_unknown",
+    "file_without_conversations",
+    "file_without_text",
+    "forbidden",
+    "gone",
+    "identity_taken",
+    "in_use",
+    "invalid_job",
+    "invalid_json_schema",
+    "invalid_link",
+    "invalid_prompt",
+    "invalid_request",
+    "last_admin",
+    "login_too_old",
+    "needs_password",
+    "no_address",
+    "no_provider",
+    "not_continuable",
+    "not_found",
+    "not_invited",
+    "nothing_to_sum_up",
+    "only_way_in",
+    "origin",
+    "parent_moved",
+    "provider_unavailable",
+    "quota_exceeded",
+    "rate_limit_exceeded",
+    "response_deleted",
+    "server_error",
+    "sign_in_denied",
+    "sign_in_expired",
+    "sign_in_refused",
+    "summary_in_progress",
+    "summary_stopped",
+    "too_many_invitations",
+    "too_many_items",
+    "turn_in_progress",
+    "unauthenticated",
+    "unavailable",
+    "unknown_host",
+    "wrong_address",
+    "wrong_password",
+]
+"""What a page may be told. It says each in its reader's language: `web/src/strings/faults.en.ts`."""
+ProgramCode = Literal[
+    "bad_backup",
+    "bad_setting",
+    "binary_frame",
+    "call_not_answered",
+    "call_not_found",
+    "conversation_not_found",
+    "exists",
+    "frame_too_long",
+    "invalid_api_key",
+    "invalid_input",
+    "invalid_json",
+    "invalid_stream_id",
+    "invalid_value",
+    "missing_required_parameter",
+    "missing_scope",
+    "model_not_found",
+    "mutually_exclusive_parameters",
+    "previous_response_not_found",
+    "prompt_not_found",
+    "response_already_completed",
+    "response_not_active",
+    "response_not_found",
+    "steering_not_supported",
+    "successor_creation_failed",
+    "too_many_pending_steers",
+    "two_credentials",
+    "unexpected_hello",
+    "unknown_event_type",
+    "unsupported_parameter",
+    "unsupported_protocol",
+    "websocket_connection_limit_reached",
+    "websocket_queue_full",
+    "websocket_stream_limit_reached",
+    "wrong_revision",
+]
+"""What only programs, commands and pages of another version can cause."""
+Code = Literal[PageCode, ProgramCode]
+
 
 class AppError(Exception):
     """Root of what the app raises on purpose."""
 
-    code = "server_error"
+    code: Code = "server_error"
     status = 500
 
     def __init__(
         self,
         message: str,
         *,
-        code: str | None = None,
+        code: Code | None = None,
         field: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
@@ -38,12 +136,12 @@ class AppError(Exception):
 
 
 class InvalidRequest(AppError):
-    code = "invalid_request"
+    code: Code = "invalid_request"
     status = 400
 
 
 class PromptTooLong(InvalidRequest):
-    code = "context_length_exceeded"
+    code: Code = "context_length_exceeded"
 
     def __init__(
         self, message: str, *, needed_tokens: int, limit_tokens: int, field: str = "input"
@@ -54,27 +152,27 @@ class PromptTooLong(InvalidRequest):
 
 
 class Unauthenticated(AppError):
-    code = "unauthenticated"
+    code: Code = "unauthenticated"
     status = 401
 
 
 class Forbidden(AppError):
-    code = "forbidden"
+    code: Code = "forbidden"
     status = 403
 
 
 class NotFound(AppError):
-    code = "not_found"
+    code: Code = "not_found"
     status = 404
 
 
 class Conflict(AppError):
-    code = "conflict"
+    code: Code = "conflict"
     status = 409
 
 
 class ParentMoved(Conflict):
-    code = "parent_moved"
+    code: Code = "parent_moved"
 
     def __init__(self, message: str, *, leaf_id: str | None) -> None:
         super().__init__(message, field="parent_id")
@@ -82,12 +180,12 @@ class ParentMoved(Conflict):
 
 
 class TooMany(AppError):
-    code = "rate_limit_exceeded"
+    code: Code = "rate_limit_exceeded"
     status = 429
 
 
 class QuotaExceeded(TooMany):
-    code = "quota_exceeded"
+    code: Code = "quota_exceeded"
 
     def __init__(
         self,
@@ -105,5 +203,5 @@ class QuotaExceeded(TooMany):
 
 
 class Unavailable(AppError):
-    code = "unavailable"
+    code: Code = "unavailable"
     status = 503

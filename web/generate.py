@@ -1,5 +1,6 @@
-"""Write types for the pages, from the server's own structs: the socket's, and the dashboard's.
+"""Write types for the pages, from the server's own structs, and the codes of refusals they have words for.
 
+The structs are the socket's and the dashboard's.
 `python generate.py` writes `src/generated`; with `--check` it only says whether its files are fresh. It
 knows the few forms of JSON Schema that msgspec prints and refuses any other.
 """
@@ -7,7 +8,7 @@ knows the few forms of JSON Schema that msgspec prints and refuses any other.
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -16,6 +17,7 @@ from app.chat.misses import MissPage, TurnCost
 from app.chat.overview import SessionPage
 from app.chat.prefixes import PrefixTree
 from app.chat.shares import CacheShares
+from app.errors import PageCode
 from app.events import Figures
 from app.frames import PROTOCOL, InwardFrame, OutwardFrame, StreamFrame
 from app.people.accounting import UsageSum, UserSums
@@ -67,7 +69,7 @@ Schema = dict[str, Any]
 
 
 def main() -> int:
-    fresh = {"events.ts": events(), "admin.ts": admin()}
+    fresh = {"events.ts": events(), "admin.ts": admin(), "codes.ts": codes()}
     if "--check" in sys.argv:
         stale = [name for name, text in fresh.items() if _current(name) != text]
         for name in stale:
@@ -110,6 +112,21 @@ def admin() -> str:
         _declared(name, schema, optional=False) for name, schema in sorted(components.items())
     ]
     return "\n".join([HEAD.format("the server's structs"), *declarations])
+
+
+def codes() -> str:
+    """The codes that a page may be told, as a type and to be gone through."""
+    lines = (f"  {json.dumps(code)}," for code in get_args(PageCode))
+    return "\n".join(
+        [
+            HEAD.format("app/errors.py"),
+            "export const CODES = [",
+            *lines,
+            "] as const;",
+            "export type Code = (typeof CODES)[number];",
+            "",
+        ]
+    )
 
 
 def _reached(schema: Schema, components: dict[str, Schema]) -> set[str]:

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from app.errors import InvalidRequest, TooMany
+from app.errors import Code, InvalidRequest, TooMany
 
 Work = Callable[[bytes, str], Iterable[bytes]]
 
@@ -41,7 +41,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    code: str
+    code: Code
     message: str
     field: str | None
 

@@ -38,9 +38,13 @@ def work(data: bytes, _: str) -> Iterator[bytes]:
     """For `apart`: each conversation as JSON. Raises `InvalidRequest`; then none was yielded."""
     found = list(itertools.islice(read(data), MOST_CONVERSATIONS + 1))
     if len(found) > MOST_CONVERSATIONS:
-        raise InvalidRequest(f"A file has at most {MOST_CONVERSATIONS} conversations.")
+        raise InvalidRequest(
+            f"A file has at most {MOST_CONVERSATIONS} conversations.", code="file_too_large"
+        )
     if not found:
-        raise InvalidRequest("There is no conversation in this file.")
+        raise InvalidRequest(
+            "There is no conversation in this file.", code="file_without_conversations"
+        )
     yield from map(msgspec.json.encode, found)
 
 
@@ -73,7 +77,8 @@ def _unpacked(data: bytes) -> Iterator[bytes]:
         raise
     except Exception as error:  # zipfile raises whatever a damaged file leads to
         raise InvalidRequest(
-            "This ZIP file is damaged, or packed in a way that is not known here."
+            "This ZIP file is damaged, or packed in a way that is not known here.",
+            code="file_damaged",
         ) from error
 
 
@@ -86,10 +91,11 @@ def _conversations(text: bytes) -> Iterable[SavedConversation]:
         words, path = str(error), _PATH.search(str(error))
         raise InvalidRequest(
             f"This is no export of Keepwarm's or ChatGPT's: {words}.",
+            code="file_foreign",
             field=path["path"] if path else None,
         ) from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest("This file is not JSON, or not whole.") from error
+        raise InvalidRequest("This file is not JSON, or not whole.", code="file_damaged") from error
 
 
 # ---------------------------------------------------------------- trees that hold together
@@ -100,18 +106,24 @@ def _checked(saved: SavedConversation, place: str) -> SavedConversation:
     messages = {one.id: one for one in saved.messages}
     if len(saved.messages) > MOST_MESSAGES:
         raise InvalidRequest(
-            f"A conversation has at most {MOST_MESSAGES} messages.", field=f"{place}.messages"
+            f"A conversation has at most {MOST_MESSAGES} messages.",
+            code="file_too_large",
+            field=f"{place}.messages",
         )
     sent = [one.client_message_id for one in saved.messages if one.client_message_id is not None]
     written = [one.response.id for one in saved.messages if one.response is not None]
     if any(len({*ids}) < len(ids) for ids in ([one.id for one in saved.messages], sent, written)):
-        raise InvalidRequest("Two messages have the same id.", field=f"{place}.messages")
+        raise InvalidRequest(
+            "Two messages have the same id.", code="file_damaged", field=f"{place}.messages"
+        )
     parents = {one.id: one.parent_id for one in saved.messages}
     spoken = {one.id for one in saved.messages if one.role is not Role.SYSTEM}
     ordered, nearest = _grown(parents, spoken)
     if len(ordered) < len(messages):
         raise InvalidRequest(
-            "A message's parent is missing, or stands below it.", field=f"{place}.messages"
+            "A message's parent is missing, or stands below it.",
+            code="file_damaged",
+            field=f"{place}.messages",
         )
     return msgspec.structs.replace(
         saved,

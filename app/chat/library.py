@@ -377,4 +377,4 @@ async def _check_documents(session: AsyncSession, user_id: UserId, says: Text) -
 async def _check_room(session: AsyncSession, user_id: UserId, kind: ItemKind) -> None:
     query = select(func.count()).where(LibraryItem.owner_id == user_id, LibraryItem.kind == kind)
     if (await session.scalar(query) or 0) >= OWN_ITEMS:
-        raise Conflict(f"An account has at most {OWN_ITEMS} of these.")
+        raise Conflict(f"An account has at most {OWN_ITEMS} of these.", code="too_many_items")

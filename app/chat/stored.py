@@ -273,7 +273,9 @@ def _repeated(session: Session, conversation: Conversation, sent: Message) -> Ac
     named = Response.message_id if sent.role is Role.ASSISTANT else Response.parent_id
     answer = session.scalar(select(Response).where(named == sent.id).order_by(Response.id).limit(1))
     if answer is None:
-        raise Conflict("This message was sent before, and its response was deleted.")
+        raise Conflict(
+            "This message was sent before, and its response was deleted.", code="response_deleted"
+        )
     asked = rows.stored_response(answer, "").asked
     return Acceptance(
         messages=_inputs(session, conversation.id, asked.input_ids),

@@ -20,6 +20,7 @@ from app.chat.ledger import Outcome, Progress
 from app.chat.recall import following
 from app.chat.rows import seconds
 from app.db.types import utc_now
+from app.errors import PageCode
 from app.events import Problem, ResponseStatus, Usage
 from engine.api import (
     Delta,
@@ -53,7 +54,7 @@ _STEERED: End = (ResponseStatus.INCOMPLETE, STEERED)
 _SERVER_ERROR = Problem(
     code="server_error", message="The server failed before the answer was finished."
 )
-_REFUSAL_CODES = {
+_REFUSAL_CODES: dict[str, PageCode] = {
     "prompt_too_long": "context_length_exceeded",
     "overloaded": "rate_limit_exceeded",
     "invalid_job": "invalid_prompt",

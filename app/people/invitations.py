@@ -89,7 +89,10 @@ class Invitations:
                 raise NotFound("There is no such group.", field="group_ids")
             await session.execute(delete(Invitation).where(Invitation.expires_at <= now))
             if len(await _open(session, now)) >= MOST_OPEN:
-                raise Conflict(f"{MOST_OPEN} invitations wait already; revoke some first.")
+                raise Conflict(
+                    f"{MOST_OPEN} invitations wait already; revoke some first.",
+                    code="too_many_invitations",
+                )
             session.add(invitation)
             await session.flush()
             session.add_all(

@@ -23,6 +23,7 @@ from litestar.exceptions import (
 
 from app.errors import (
     AppError,
+    Code,
     Conflict,
     Forbidden,
     InvalidRequest,
@@ -120,7 +121,8 @@ def _from_framework(error: HTTPException) -> AppError:
         handlers_name, _, place = (fault.field or "").partition(".")
         fault.field = (place or None) if handlers_name == "data" else fault.field
         return fault
-    fault = InvalidRequest(_framework_words(error), field=_framework_field(error))
+    code: Code = "body_too_large" if error.status_code == 413 else "invalid_request"
+    fault = InvalidRequest(_framework_words(error), code=code, field=_framework_field(error))
     fault.status = error.status_code
     return fault
 
@@ -150,7 +152,7 @@ def _from_engine(error: engine_errors.EngineError) -> AppError:
         case engine_errors.Overloaded():
             return TooMany(error.message, retry_after_s=error.retry_after_s)
         case engine_errors.Refused():
-            return InvalidRequest(error.message, code=error.code, field=error.field)
+            return InvalidRequest(error.message, code="invalid_job", field=error.field)
         case engine_errors.EngineLost() | engine_errors.EngineClosed():
             return Unavailable("The engine is away; try again in a moment.", retry_after_s=1.0)
         case _:

@@ -24,7 +24,7 @@ from app.chat.liveness import Presence
 from app.chat.sequels import Source
 from app.chat.summaries import Summaries
 from app.chat.supervisor import Supervisor
-from app.errors import InvalidRequest, NotFound, TooMany
+from app.errors import Code, InvalidRequest, NotFound, TooMany
 from app.frames import (
     PROTOCOL,
     CancelAccepted,
@@ -207,7 +207,7 @@ class Connection:
             return await self._refuse("frame_too_long", words, CLOSE_TOO_BIG)
         return text
 
-    async def _refuse(self, code: str, words: str, close: int) -> NoReturn:
+    async def _refuse(self, code: Code, words: str, close: int) -> NoReturn:
         await self._outbox.put(error_frame(InvalidRequest(words, code=code)))
         raise Ending(close)
 

@@ -77,7 +77,7 @@ async def test_a_body_of_the_page_has_a_limit(house: Serving, is_chunked: bool):
     async with somebody_at(house) as somebody:
         answer = await somebody.client.post("/api/conversations", **body)
 
-    assert answer.status_code == 413
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["length told", "chunked"])

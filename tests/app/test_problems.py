@@ -57,11 +57,11 @@ def test_api_errors_are_problem_details(error: AppError):
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/responses", "/v1/no-such-thing"])
 def test_dialect_errors_have_the_openai_body(path: str):
-    content, media_type = problems.body(InvalidRequest("m", code="c", field="input"), path, "r")
+    content, media_type = problems.body(InvalidRequest("m", code="gone", field="input"), path, "r")
 
     assert media_type == "application/json"
     assert json.loads(content) == {
-        "error": {"message": "m", "type": "invalid_request_error", "param": "input", "code": "c"}
+        "error": {"message": "m", "type": "invalid_request_error", "param": "input", "code": "gone"}
     }
 
 

@@ -368,8 +368,10 @@ def damaged() -> bytes:
     ids=range(18),
 )
 def test_what_is_no_export_is_refused_with_words(file: bytes, words: str):
-    with pytest.raises(InvalidRequest, match=words):
+    with pytest.raises(InvalidRequest, match=words) as refused:
         list(work(file, ""))
+
+    assert refused.value.code.startswith("file_"), "the page has words for each such code"
 
 
 async def test_what_is_refused_leaves_nothing(db: Database):

@@ -3,6 +3,7 @@ import { mount } from "svelte";
 import App from "./admin/App.svelte";
 import { applyTheme } from "./lib/theme";
 import { speak } from "./strings/admin";
+import { speak as speakOfFaults } from "./strings/faults";
 import { language } from "./strings/language";
 import "./styles/tokens.css";
 import "./styles/base.css";
@@ -12,7 +13,7 @@ applyTheme();
 
 async function begin(target: HTMLElement): Promise<void> {
   document.documentElement.lang = language;
-  await speak();
+  await Promise.all([speak(), speakOfFaults()]);
   mount(App, { target });
 }
 

@@ -5,7 +5,7 @@ their KV is found again.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from litestar import Response, get, post
@@ -15,7 +15,7 @@ from litestar.params import FromPath
 from app.chat.entry import TurnRequest
 from app.chat.ledger import Tools
 from app.chat.supervisor import Supervisor
-from app.errors import AppError, InvalidRequest, NotFound, TooMany
+from app.errors import AppError, Code, InvalidRequest, NotFound, TooMany
 from app.events import LogEvent, Problem, ResponseEnded
 from app.people.accounts import Principal
 from app.routes.openai.chunks import CompletionFold
@@ -138,7 +138,7 @@ def _failure(problem: Problem) -> AppError:
             kind = AppError
     return kind(
         problem.message,
-        code=problem.code,
+        code=cast("Code", problem.code),  # what is stored was one of ours
         field=problem.field and _FIELDS.get(problem.field, problem.field),
         retry_after_s=problem.retry_after_s,
     )

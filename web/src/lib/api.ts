@@ -11,7 +11,7 @@ import type {
   ResponseView,
 } from "../generated/events";
 import type { HeadIds } from "./library";
-import { strings } from "../strings/chat";
+import { strings } from "../strings/faults";
 
 export interface Account {
   readonly id: string;
@@ -203,7 +203,7 @@ export function onSignedOut(listener: () => void): void {
 /** Like `fetch`, but whatever is not a success is an `ApiError`. */
 export async function fetched(path: string, init: RequestInit): Promise<Response> {
   const response = await fetch(path, { credentials: "same-origin", ...init }).catch(() => {
-    throw new ApiError("unreached", strings.faults.unreached);
+    throw new ApiError("unreached", strings.codes.unreached);
   });
   if (response.status === 401) tellSignedOut();
   if (!response.ok) throw await refusal(response);

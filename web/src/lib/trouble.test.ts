@@ -19,7 +19,25 @@ describe("what went wrong", () => {
     expect(words(fault({ code: "unavailable", retry_after_s: 0.2 }))).toBe(
       "The engine is away for a moment. Try again in 1.0 s.",
     );
-    expect(words(fault({ code: "unheard_of" }))).toBe("In the server’s words.");
+  });
+
+  it("is told by the field at fault where that tells more", () => {
+    const refused = { code: "invalid_request", field: "examples[...].user" };
+
+    expect(words(fault(refused))).toBe("A question is empty or too long.");
+    expect(words(fault({ code: "conflict", field: "email" }))).toBe(
+      "There is an account with this address.",
+    );
+  });
+
+  it.each([
+    ["invalid_request", "The server cannot take this as it is."],
+    ["unheard_of", "The server refused this."],
+  ])("has the server’s words behind ours where %s may be anything", (code, ours) => {
+    const own = "In its own words: “In the server’s words.”";
+
+    expect(words(fault({ code, field: "kept_warm" }))).toBe(`${ours} ${own}`);
+    expect(words(fault({ code, message: "" }))).toBe(ours);
   });
 
   it.each([

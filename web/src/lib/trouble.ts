@@ -1,9 +1,11 @@
 // What went wrong, in words for whoever is concerned, and what helps. Pure.
 
 import type { QuotaFault } from "../generated/events";
-import { strings } from "../strings/chat";
+import { strings } from "../strings/faults";
 import type { ApiError } from "./api";
 import { count, duration, moment, size } from "./format";
+
+type Named<T> = Readonly<Record<string, T>>;
 
 /** `again`: the same once more may succeed; `summary`: a new conversation goes on from this one. */
 export type Way = "again" | "summary" | null;
@@ -16,6 +18,9 @@ export interface Told {
 /** Codes after which the same may be asked again, at once or after a while. */
 const PASSING = new Set(["unreached", "unavailable", "rate_limit_exceeded", "server_error"]);
 
+/** Codes of many causes: the server says which. */
+const WIDE = new Set(["invalid_request", "conflict"]);
+
 /** `isBegun`: there is something before it that a summary could be made of. */
 export function told(error: ApiError, isBegun: boolean): Told {
   return { words: words(error), way: way(error, isBegun) };
@@ -23,10 +28,29 @@ export function told(error: ApiError, isBegun: boolean): Told {
 
 export function words(error: ApiError): string {
   if (error.quota) return quotaWords(error.quota);
-  const own = (strings.faults as Readonly<Record<string, string>>)[error.code] ?? error.message;
+  const own = ownWords(error);
   return error.retryAfterS === null
     ? own
     : `${own} ${strings.againIn(duration(Math.max(1, error.retryAfterS)))}`;
+}
+
+/** The page's; and behind them the server's, which are English, where they tell more. */
+function ownWords({ code, field, message }: ApiError): string {
+  const named = (strings.fields as Named<Named<string>>)[code]?.[lastName(field)];
+  if (named !== undefined) return named;
+  const own = (strings.codes as Named<string>)[code];
+  if (own !== undefined && !WIDE.has(code)) return own;
+  return [own ?? strings.otherwise, ...(message ? [strings.inItsWords(message)] : [])].join(" ");
+}
+
+/** Of `examples[0].user` it is `user`. */
+function lastName(field: string | null): string {
+  return (
+    field
+      ?.replace(/\[[^\]]*\]/g, "")
+      .split(".")
+      .at(-1) ?? ""
+  );
 }
 
 function way({ code, quota }: ApiError, isBegun: boolean): Way {
@@ -37,7 +61,7 @@ function way({ code, quota }: ApiError, isBegun: boolean): Way {
 function quotaWords({ kind, limit, resets_at }: QuotaFault): string {
   const allowed = kind.endsWith("_bytes") ? size(limit) : count(limit);
   const { named, otherwise } = strings.quotas;
-  const own = (named as Readonly<Record<string, (allowed: string) => string>>)[kind] ?? otherwise;
+  const own = (named as Named<(allowed: string) => string>)[kind] ?? otherwise;
   return resets_at === null
     ? own(allowed)
     : `${own(allowed)} ${strings.quotas.until(moment(resets_at))}`;

@@ -132,7 +132,6 @@ const de: typeof en = {
   kept: "Was du geschrieben hast, ist noch da.",
   tooLong: (tokens, room) =>
     `Das sind etwa ${tokens} Token, und Platz ist für ${room}. Es wird nicht passen.`,
-  againIn: (time) => `Versuch es in ${time} noch einmal.`,
   summarise: "Mit einer Zusammenfassung weiter",
   summarising: "Eine Zusammenfassung wird geschrieben; mit ihr beginnt eine neue Unterhaltung.",
 
@@ -144,50 +143,6 @@ const de: typeof en = {
   lost: "Die Verbindung ist abgerissen.",
   emptyStream: "Von der Antwort kommt nichts.",
   restarting: "Keepwarm startet neu. Deine Antworten gehen danach weiter, nichts geht verloren.",
-  answeredBy: (status) => `Der Server antwortete ${status}.`,
-
-  // ---------------------------------------------------------------- what went wrong
-  faults: {
-    unreached: "Keepwarm ist gerade nicht zu erreichen.",
-    unavailable: "Die Rechenmaschine ist kurz weg.",
-    rate_limit_exceeded: "Das war viel auf einmal.",
-    context_length_exceeded:
-      "Mit der Unterhaltung davor sind das mehr Token, als das Modell auf einmal lesen kann.",
-    parent_moved:
-      "Diese Unterhaltung ging inzwischen anderswo weiter und wird jetzt so gezeigt. Sende noch einmal, wenn es noch passt.",
-    turn_in_progress: "Hier wird noch eine Antwort geschrieben. Warte auf sie oder halte sie an.",
-    not_continuable: "Diese Antwort lässt sich nicht fortsetzen, aber noch einmal erbitten.",
-    summary_stopped: "Die Zusammenfassung wurde angehalten.",
-    not_found: "Das gibt es nicht mehr.",
-    bad_credentials: "Die Adresse oder das Passwort stimmt nicht.",
-    account_disabled: "Dieses Konto ist gesperrt.",
-    invalid_link: "Dieser Link wurde benutzt oder zurückgezogen oder ist zu alt.",
-    wrong_password: "Das Passwort stimmt nicht.",
-    in_use: "Das wird noch benutzt. Stattdessen lässt es sich archivieren.",
-    last_admin: "Du bist der letzte Administrator. Mach erst jemand anderen dazu.",
-    login_too_old:
-      "Deine Anmeldung ist dafür zu lange her. Melde dich neu an und komm dann zurück.",
-    only_way_in: "Ohne das könntest du dich nicht mehr anmelden.",
-    forbidden: "Das darfst du nicht.",
-    server_error: "Auf dem Server ging etwas schief.",
-  },
-  quotas: {
-    named: {
-      requests_per_day: (allowed) =>
-        `Das heutige Kontingent an Nachrichten ist verbraucht (${allowed} am Tag).`,
-      tokens_per_day: (allowed) =>
-        `Vom heutigen Kontingent an Token ist dafür zu wenig übrig (${allowed} am Tag).`,
-      generations: (allowed) =>
-        `Es werden schon ${allowed} deiner Antworten geschrieben; mehr zugleich geht nicht. Warte auf eine oder halte sie an.`,
-      sockets: (allowed) => `Du hast ${allowed} Seiten offen; mehr geht nicht. Schließ eine.`,
-      stored_bytes: (allowed) =>
-        `Deine Unterhaltungen füllen die ${allowed}, die du speichern darfst. Lösch einige.`,
-      kept_warm_bytes: (allowed) =>
-        `Du darfst ${allowed} warm halten, und die sind vergeben. Lass erst eine andere Unterhaltung ruhen.`,
-    },
-    otherwise: (allowed) => `Dein Kontingent von ${allowed} ist verbraucht.`,
-    until: (time) => `Platz ist wieder ab ${time}.`,
-  },
 
   // ---------------------------------------------------------------- what a turn cost
   underMs: "unter 1 ms",

@@ -130,7 +130,6 @@ export default {
   kept: "What you wrote is kept.",
   tooLong: (tokens: string, room: string) =>
     `This is about ${tokens} tokens, and there is room for ${room}. It will not fit.`,
-  againIn: (time: string) => `Try again in ${time}.`,
   summarise: "Go on with a summary",
   summarising: "A summary is being written; a new conversation will begin with it.",
 
@@ -142,51 +141,6 @@ export default {
   lost: "The connection was lost.",
   emptyStream: "The answer’s stream is empty.",
   restarting: "Keepwarm is restarting. Your answers go on afterwards, and nothing is lost.",
-  answeredBy: (status: number) => `The server answered ${status}.`,
-
-  // ---------------------------------------------------------------- what went wrong
-  /** By its code; what is not here is told in the server's words. */
-  faults: {
-    unreached: "Keepwarm cannot be reached right now.",
-    unavailable: "The engine is away for a moment.",
-    rate_limit_exceeded: "That was much at once.",
-    context_length_exceeded:
-      "With the conversation before it, this has more tokens than the model can read at once.",
-    parent_moved:
-      "This conversation went on elsewhere meanwhile, and is shown now as it is. Send again if it still fits.",
-    turn_in_progress: "An answer is still being written here. Wait for it, or stop it.",
-    not_continuable: "This answer cannot be gone on with; it can be asked for once more.",
-    summary_stopped: "The summary was stopped.",
-    not_found: "This is not here any more.",
-    bad_credentials: "The address or the password is wrong.",
-    account_disabled: "This account is disabled.",
-    invalid_link: "This link was used or revoked, or is too old.",
-    wrong_password: "The password is wrong.",
-    in_use: "This is still in use. It can be archived instead.",
-    last_admin: "You are the last administrator. Make somebody else one first.",
-    login_too_old: "You signed in too long ago for this. Sign in again, and then come back.",
-    only_way_in: "Without it you could not sign in any more.",
-    forbidden: "You may not do this.",
-    server_error: "Something went wrong on the server.",
-  },
-  quotas: {
-    named: {
-      requests_per_day: (allowed: string) =>
-        `Today’s quota of messages is used up (${allowed} a day).`,
-      tokens_per_day: (allowed: string) =>
-        `Today’s quota of tokens has too few left for this (${allowed} a day).`,
-      generations: (allowed: string) =>
-        `${allowed} of your answers are being written, and more at once are not allowed. Wait for one, or stop it.`,
-      sockets: (allowed: string) =>
-        `You have ${allowed} pages open, and more are not allowed. Close one.`,
-      stored_bytes: (allowed: string) =>
-        `Your conversations fill the ${allowed} that you may store. Delete some to make room.`,
-      kept_warm_bytes: (allowed: string) =>
-        `You may keep ${allowed} warm, and that is taken. Let another conversation rest first.`,
-    },
-    otherwise: (allowed: string) => `Your quota of ${allowed} is used up.`,
-    until: (time: string) => `There is room again from ${time}.`,
-  },
 
   // ---------------------------------------------------------------- what a turn cost
   underMs: "under 1 ms",

@@ -26,19 +26,7 @@ const de: typeof en = {
   signInInstead: "Stattdessen anmelden",
 
   refusals: {
-    sign_in_expired:
-      "Das hat zu lange gedauert oder in einem anderen Browser begonnen. Versuch es noch einmal.",
-    sign_in_denied: "Du wurdest dort nicht angemeldet.",
-    not_invited:
-      "Hier gibt es noch kein Konto für dich. Bitte einen Administrator um eine Einladung.",
-    no_address: "Deine E-Mail-Adresse wurde nicht mitgeteilt; ein Konto braucht eine.",
-    email_taken:
-      "Zu deiner E-Mail-Adresse gibt es schon ein Konto. Melde dich mit dessen Passwort an; dann kannst du beides verknüpfen.",
-    identity_taken: "Das ist mit einem anderen Konto verknüpft.",
-    account_disabled: "Dieses Konto ist gesperrt.",
     invalid_link: "Diese Einladung wurde benutzt oder zurückgezogen oder ist zu alt.",
-    needs_password:
-      "Der erste Administrator braucht ein Passwort. Öffne den Link noch einmal und wähle eines.",
     provider_unavailable: "Dort ist gerade niemand zu erreichen. Versuch es gleich noch einmal.",
     rate_limit_exceeded: "Zu viele Versuche. Versuch es gleich noch einmal.",
   },

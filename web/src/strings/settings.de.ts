@@ -7,7 +7,6 @@ const de: typeof en = {
   back: "Zurück",
   save: "Speichern",
   saved: "Gespeichert.",
-  tooLong: "Das hat mehr Token, als das Modell auf einmal lesen kann.",
   edit: "Bearbeiten",
   delete: "Löschen",
   archive: "Archivieren",
@@ -98,7 +97,6 @@ const de: typeof en = {
   members: (count, isOne) => (isOne ? "1 Mitglied" : `${count} Mitglieder`),
   people: "Personen",
   peopleHint: "Ihre E-Mail-Adressen, eine je Zeile.",
-  nobody: "Zu einer dieser Adressen gibt es hier kein Konto.",
   publication: "Veröffentlichung",
   publicationWhat:
     "Was hier festgelegt wird, gilt ab der nächsten Anfrage, auch in Unterhaltungen, die es schon gibt.",

@@ -7,7 +7,6 @@ export default {
   back: "Back",
   save: "Save",
   saved: "Saved.",
-  tooLong: "This has more tokens than the model can read at once.",
   edit: "Edit",
   delete: "Delete",
   archive: "Archive",
@@ -97,7 +96,6 @@ export default {
   members: (count: string, isOne: boolean) => (isOne ? "1 member" : `${count} members`),
   people: "People",
   peopleHint: "Their email addresses, one a line.",
-  nobody: "One of these addresses has no account here.",
   publication: "Publication",
   publicationWhat:
     "What is set here holds from the next turn on, also in conversations that there are.",

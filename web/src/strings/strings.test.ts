@@ -4,6 +4,8 @@ import { join } from "node:path";
 import { type AST, parse } from "svelte/compiler";
 import { describe, expect, it } from "vitest";
 
+import { CODES } from "../generated/codes";
+import type * as English from "./faults.en";
 import { catalogue, firstSpoken } from "./language";
 
 type Module = { default: object };
@@ -39,6 +41,16 @@ describe("the catalogues", () => {
       const other = (await import(`./${area}.${language}.ts`)) as Module;
       expect(shape(other.default)).toEqual(shape(english.default));
     }
+  });
+});
+
+describe("what the server refuses", () => {
+  it.each(["en", ...OTHERS])("has words for each of its codes in %s", async (language) => {
+    const { default: faults } = (await import(`./faults.${language}.ts`)) as typeof English;
+
+    const told = CODES.filter((code) => /\p{L}.*\.$/u.test(faults.codes[code]));
+
+    expect(told).toEqual(CODES);
   });
 });
 
