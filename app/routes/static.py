@@ -8,7 +8,6 @@ import functools
 import gzip
 import mimetypes
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ The API under <code>/v1</code> works without it.</p></html>
 
 def page_router(folder: Path = PAGE) -> Router:
     """Everything that a browser loads before it talks to the API."""
-    assets = {file.name: file for file in (folder / "assets").glob("*")}
+    assets = folder / "assets"
 
     # Not in a thread: each is one small file, and Litestar wraps a handler of two paths twice.
     @get(["/", "/setup"], include_in_schema=False, sync_to_thread=False)
@@ -71,18 +70,19 @@ def page_router(folder: Path = PAGE) -> Router:
     # In a thread: who asks for a file first waits while it is packed.
     @get("/assets/{name:str}", include_in_schema=False, sync_to_thread=True, cache_control=_FOREVER)
     def asset(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[bytes]:
-        return _asset(assets, name, request.headers.get("accept-encoding", ""))
+        return _asset(assets / name, request.headers.get("accept-encoding", ""))
 
     return Router(path="/", route_handlers=[page, admin_page, asset])
 
 
-def _asset(assets: Mapping[str, Path], name: str, accepted: str) -> Response[bytes]:
-    if name not in assets:
+def _asset(file: Path, accepted: str) -> Response[bytes]:
+    """Looked for anew: a page that was built meanwhile has others."""
+    if not file.is_file():
         raise NotFoundException
     packs = _GZIP.search(accepted) is not None
     return Response(
-        _packed(assets[name]) if packs else assets[name].read_bytes(),
-        media_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
+        _packed(file) if packs else file.read_bytes(),
+        media_type=mimetypes.guess_type(file.name)[0] or "application/octet-stream",
         headers={"vary": "accept-encoding"} | ({"content-encoding": "gzip"} if packs else {}),
     )
 

@@ -64,6 +64,8 @@ async def test_the_page_is_asked_for_anew_each_time(built: Path, path: str, titl
 
 async def test_an_asset_never_changes_and_may_be_kept(built: Path):
     async with served(built) as client:
+        (built / "assets" / "later-Cd34.js").write_text("export {}")
+        assert (await client.get("/assets/later-Cd34.js")).status_code == 200
         answer = await client.get("/assets/index-Ab12.js")
 
     assert answer.status_code == 200
@@ -99,7 +101,15 @@ async def test_an_asset_is_packed_for_whoever_unpacks_it(built: Path, accepted: 
 
 
 @pytest.mark.parametrize(
-    "path", ["/assets/../secret", "/assets/%2e%2e/secret", "/assets//etc/passwd"]
+    "path",
+    [
+        "/assets/../secret",
+        "/assets/%2e%2e/secret",
+        "/assets/..%2fsecret",
+        "/assets/..",
+        "/assets/%00",
+        "/assets//etc/passwd",
+    ],
 )
 async def test_nothing_outside_the_assets_is_served_as_one(built: Path, path: str):
     (built / "secret").write_text("hidden")
