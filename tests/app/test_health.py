@@ -197,6 +197,7 @@ def sums(server: Server) -> dict[tuple[str, ...], float]:
 
 
 def test_a_turn_is_counted_with_its_tokens_and_its_transactions(server: Server):
+    server.wait_until_rested()
     before = sums(server)
     answer = httpx.post(
         f"{server.url}/v1/responses",

@@ -23,6 +23,7 @@ from typing import Self
 
 import httpx
 
+from app.chat.library import DEFAULT_PERSONA
 from app.settings import Settings
 from tests.kit.commands import Command, Commands
 from tests.kit.engines import share_made
@@ -85,6 +86,17 @@ class Server:
                 self.process.wait(0.1)
         raise AssertionError(f"the server is not ready:\n{self.output}")
 
+    def wait_until_rested(self) -> Self:
+        """Until nothing is computed, and nothing will be that nobody asks for.
+
+        After its start a server computes what everybody begins with; and an answer of an earlier test
+        may still be written.
+        """
+        with signed_in(self) as client:
+            while not _rests(client):
+                assert self.process.poll() is None, self.output
+        return self
+
     def stop(self) -> int:
         """Ask it to stop and return its exit status."""
         if self.process.poll() is None:
@@ -109,10 +121,18 @@ class Server:
             self.kill()
 
 
+_TAKEN: list[socket.socket] = []
+"""Bound, and never listening: nobody else is given their ports, and whoever sets `SO_REUSEADDR`, as
+servers do, can listen there."""
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that is this run's to listen on until it ends, however late the listener comes."""
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    taken.bind(("127.0.0.1", 0))
+    _TAKEN.append(taken)
+    return int(taken.getsockname()[1])
 
 
 def server_environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
@@ -192,6 +212,13 @@ def start_server(folder: Path | None = None, port: int | None = None, **settings
     except BaseException:
         server.kill()
         raise
+
+
+def _rests(client: httpx.Client) -> bool:
+    stats = client.get("/api/status").raise_for_status().json()["stats"]
+    personas = client.get("/api/personas").raise_for_status().json()
+    is_warm = {one["id"]: one["is_warm"] for one in personas}[DEFAULT_PERSONA.id]
+    return is_warm and stats["running_jobs"] == stats["waiting_jobs"] == 0
 
 
 def die_with_parent() -> None:

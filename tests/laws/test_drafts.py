@@ -36,7 +36,7 @@ SECRET = "The quokka of Zanzibar forges lanterns out of amber marmalade tonight"
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with start_server(KEEPWARM_THREADS="1") as running:
-        yield running
+        yield running.wait_until_rested()  # whatever is computed from now on is a test's
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +203,7 @@ def values(folder: Path) -> Iterator[object]:
 @pytest.mark.row("drafts")
 async def test_17_a_draft_is_in_no_table_no_file_and_no_log(renderer):
     with start_server(KEEPWARM_THREADS="1") as server:
+        await asyncio.to_thread(server.wait_until_rested)
         async with person(server, AccountRole.ADMIN) as somebody, somebody.tab() as tab:
             conversation_id = await somebody.conversation()
             await tab.subscribe(conversation_id)
