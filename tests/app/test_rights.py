@@ -1,6 +1,7 @@
 """Who may still be in, when another process says otherwise; on both databases."""
 
 import asyncio
+import math
 
 import msgspec
 import pytest
@@ -28,7 +29,11 @@ def elsewhere(db: Database) -> Accounts:
 
 
 @pytest.fixture
-async def rights(accounts: Accounts, logins: Logins, keys: Keys) -> Rights:
+async def rights(
+    accounts: Accounts, logins: Logins, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> Rights:
+    """A look of theirs stays recent, however long the database takes."""
+    monkeypatch.setattr("app.people.rights.STALE_S", math.inf)
     rights = Rights(accounts.revocations, logins, keys)
     await rights.look()
     return rights

@@ -82,7 +82,9 @@ def settings(page: Page, section: str) -> Locator:
 
 
 def close(page: Page) -> None:
+    """Returns when it is closed: `settings` opens what is not there."""
     page.get_by_role("button", name="Close", exact=True).click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def make_persona(page: Page, name: str) -> None:

@@ -26,7 +26,8 @@ from tests.kit.engines import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CARE = Care(heartbeat_s=0.2, hung_s=3.0, backoff_s=0.0)
+CARE = Care(heartbeat_s=0.2, hung_s=8.0, backoff_s=0.0)
+"""A step takes no longer than that to be hung, on the busiest machine."""
 SEEDED = Sampling(temperature=1.1, top_p=0.95, repetition_penalty=1.1, seed=7)
 
 PARENT = """

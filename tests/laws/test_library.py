@@ -222,7 +222,7 @@ async def test_a_new_life_of_the_engine_is_warmed_by_the_server_itself(sqlite: D
 
 async def until_warm(domain: Domain, engine: Engine, *, not_in: str) -> None:
     """Until the default persona is warm in another life of the engine than this one."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not domain.warming.warm or domain.warming.boot_id == not_in:
             # Answered between two steps: nobody tells when a head is warm.
             await engine.stats()
