@@ -152,14 +152,17 @@ def postgres_house(
 def house(request: pytest.FixtureRequest) -> Iterator[Serving]:
     """A server in this process, on each of the databases: one for all tests that ask for it.
 
-    Its answers are short. Its engine is let go when the test ends, and comes to rest; wrong guesses are
-    forgotten; its people and what they wrote stay.
+    Its answers are short, and what an earlier test had it say is forgotten. Its engine is let go when the
+    test ends, and comes to rest; wrong guesses are forgotten; its people and what they wrote stay.
     """
     found: Serving = request.getfixturevalue(f"{request.param}_house")
-    engine_of(found).ends_after = REPLY_TOKENS
+    engine = engine_of(found)
+    engine.ends_after = REPLY_TOKENS
+    engine.says.clear()
+    engine.misses.clear()
     yield found
     found.service.logins._throttle = Throttle()
-    found.call(engine_of(found).release)
+    found.call(engine.release)
     found.until(lambda: found.service.supervisor.live_turns == 0)
 
 
