@@ -11,6 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, expect
 
+from app.ids import new_user_id
 from tests.browser.test_chat import SCHEMES, axe_faults, send, wait_for_end
 from tests.kit.bigtree import DOCUMENTS, show
 from tests.kit.server import ROOT, Server, signed_in, start_server
@@ -464,7 +465,7 @@ def test_an_auditor_sees_figures_and_finds_nothing_to_act_on(
 def test_whose_role_is_taken_away_is_told_and_goes_on_when_it_is_given_back(
     chromium: Browser, server: Server
 ):
-    pia = {"email": "pia@example.org", "name": "Pia", "password": PASSWORD}
+    pia = {"email": f"{new_user_id()}@example.org", "name": "Pia", "password": PASSWORD}
     with (
         signed_in(server) as boss,
         contextlib.closing(chromium.new_context(locale="en-GB")) as context,

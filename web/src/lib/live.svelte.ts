@@ -70,7 +70,11 @@ export class Live {
 
   #hear(sample: Figures): void {
     this.isLost = false;
-    if (this.#isStale) void this.#read();
+    if (this.#isStale) {
+      void this.#read();
+      // A role that changed between the last look and this connection is told by nobody else.
+      void this.account();
+    }
     this.#isStale = false;
     this.samples = appended(this.samples, sample, this.range.apartS, this.range.sinceS);
   }
