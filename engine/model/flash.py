@@ -9,10 +9,11 @@ a causal mask at the bottom right, as a turn behind its history needs it.
 """
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,35 +48,45 @@ class Tables:
     most_tokens: int
 
 
-class FlashKernel(Protocol):
-    """One package's interface; keys and values are [blocks, block tokens, KV heads, head size]."""
+class Asked(NamedTuple):
+    """One call; keys and values are [blocks, block tokens, KV heads, head size]."""
+
+    query: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    tables: Tables
+    scaling: float
+    window: int | None
+
+
+class FlashKernel(ABC):
+    """One package's interface."""
 
     name: str
+    module: str
+    functions: tuple[str, ...]
     block_tokens: int
-    """The least block that it reads; it reads multiples."""
+    """Of which the pool's blocks must be multiples."""
 
-    def __call__(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        tables: Tables,
-        *,
-        scaling: float,
-        window: int | None,
-    ) -> torch.Tensor: ...
+    def __init__(self, package: Any) -> None:
+        self._package = package
+
+    @staticmethod
+    @abstractmethod
+    def problem(card: Card) -> str | None:
+        """Why it does not serve there."""
+
+    @abstractmethod
+    def attend(self, asked: Asked) -> torch.Tensor: ...
 
 
-class Flash2:
+class Flash2(FlashKernel):
     """Ampere and newer; blocks of 256 tokens. Decoding goes through the call that splits keys."""
 
     name = "flash-attn 2"
     module = "flash_attn"
     functions = ("flash_attn_varlen_func", "flash_attn_with_kvcache")
     block_tokens = 256
-
-    def __init__(self, package: Any) -> None:
-        self._package = package
 
     @staticmethod
     def problem(card: Card) -> str | None:
@@ -85,16 +96,8 @@ class Flash2:
             return f"it wants blocks of {Flash2.block_tokens} tokens or multiples"
         return _problem_of_heads(card, most=256)
 
-    def __call__(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        tables: Tables,
-        *,
-        scaling: float,
-        window: int | None,
-    ) -> torch.Tensor:
+    def attend(self, asked: Asked) -> torch.Tensor:
+        query, keys, values, tables, scaling, window = asked
         shared: dict[str, Any] = {
             "block_table": tables.blocks,
             "softmax_scale": scaling,
@@ -120,7 +123,7 @@ class Flash2:
         return out
 
 
-class Flash3:
+class Flash3(FlashKernel):
     """Hopper; blocks of any size."""
 
     name = "flash-attn 3"
@@ -128,25 +131,14 @@ class Flash3:
     functions = ("flash_attn_with_kvcache",)
     block_tokens = 1
 
-    def __init__(self, package: Any) -> None:
-        self._package = package
-
     @staticmethod
     def problem(card: Card) -> str | None:
         if card.capability[0] != 9:
             return "it wants compute capability 9.x"
         return _problem_of_heads(card, most=256)
 
-    def __call__(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        tables: Tables,
-        *,
-        scaling: float,
-        window: int | None,
-    ) -> torch.Tensor:
+    def attend(self, asked: Asked) -> torch.Tensor:
+        query, keys, values, tables, scaling, window = asked
         out: torch.Tensor = self._package.flash_attn_with_kvcache(
             query,
             keys,
@@ -162,16 +154,13 @@ class Flash3:
         return out
 
 
-class Flash4:
+class Flash4(FlashKernel):
     """Hopper and the Blackwells of compute capability 10 and 11; blocks of any size."""
 
     name = "flash-attn 4"
     module = "flash_attn.cute"
     functions = ("flash_attn_varlen_func",)
     block_tokens = 1
-
-    def __init__(self, package: Any) -> None:
-        self._package = package
 
     @staticmethod
     def problem(card: Card) -> str | None:
@@ -180,16 +169,8 @@ class Flash4:
             return "it wants compute capability 9.x to 11.x"
         return _problem_of_heads(card, most=256 if card.capability[0] == 9 else 128)
 
-    def __call__(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        tables: Tables,
-        *,
-        scaling: float,
-        window: int | None,
-    ) -> torch.Tensor:
+    def attend(self, asked: Asked) -> torch.Tensor:
+        query, keys, values, tables, scaling, window = asked
         # The log-sum-exp comes as well, None where nobody asked for it.
         attended: tuple[torch.Tensor, object] = self._package.flash_attn_varlen_func(
             query,
@@ -207,7 +188,7 @@ class Flash4:
         return attended[0]
 
 
-_KERNELS: tuple[type[Flash2] | type[Flash3] | type[Flash4], ...] = (Flash3, Flash4, Flash2)
+_KERNELS: tuple[type[FlashKernel], ...] = (Flash3, Flash4, Flash2)
 """In the order in which they are taken: whoever built the third did so for this card."""
 
 
@@ -283,7 +264,7 @@ class _Step:
         out = torch.empty_like(query)
         for rows, tables in self._parts:
             mine = query if rows is None else query[rows]
-            found = self._kernel(mine, keys, values, tables, scaling=scaling, window=window)
+            found = self._kernel.attend(Asked(mine, keys, values, tables, scaling, window))
             if rows is None:
                 return found
             out[rows] = found

@@ -5,10 +5,12 @@ was acknowledged is there once, the pool is at rest, the database is sound, and 
 is cold.
 """
 
+import argparse
 import asyncio
 import contextlib
 import random
 import sqlite3
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -113,6 +115,21 @@ async def live_through(
         counts=dict(sum((one.told.counts for one in crowd), Counter())),
         faults=faults,
     )
+
+
+def command(
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace, dict[str, str]], Coroutine[Any, Any, Outcome]],
+) -> int:
+    """With the options that all have: run, tell the outcome as JSON; the status to end with."""
+    parser.add_argument("--people", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
+    asked = parser.parse_args()
+    with settings_for(asked.database) as settings:
+        outcome = asyncio.run(run(asked, settings))
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(outcome)).decode() + "\n")
+    return 1 if outcome.faults else 0
 
 
 @contextlib.contextmanager

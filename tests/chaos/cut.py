@@ -14,9 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 
-import msgspec
-
-from tests.chaos.crowd import House, Outcome, live_through, settings_for
+from tests.chaos.crowd import House, Outcome, command, live_through
 from tests.kit.server import free_port
 from tests.kit.tab import Site
 
@@ -112,16 +110,12 @@ async def run(*, seconds: float, people: int, seed: int, **settings: str) -> Out
 def main() -> int:
     parser = argparse.ArgumentParser(description="A network that fails under a crowd.")
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--people", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
-    asked = parser.parse_args()
-    with settings_for(asked.database) as settings:
-        outcome = asyncio.run(
-            run(seconds=asked.seconds, people=asked.people, seed=asked.seed, **settings)
-        )
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(outcome)).decode() + "\n")
-    return 1 if outcome.faults else 0
+    return command(
+        parser,
+        lambda asked, settings: run(
+            seconds=asked.seconds, people=asked.people, seed=asked.seed, **settings
+        ),
+    )
 
 
 if __name__ == "__main__":

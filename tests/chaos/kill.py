@@ -16,10 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 import httpx
-import msgspec
 import psutil
 
-from tests.chaos.crowd import House, Outcome, live_through, settings_for
+from tests.chaos.crowd import House, Outcome, command, live_through
 from tests.kit.server import READY_S
 
 PAUSE_S = (0.2, 3.0)
@@ -87,22 +86,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Processes that end under a crowd.")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--kills", type=int, default=400)
-    parser.add_argument("--people", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
-    asked = parser.parse_args()
-    with settings_for(asked.database) as settings:
-        outcome = asyncio.run(
-            run(
-                asked.ways,
-                kills=asked.kills,
-                people=asked.people,
-                seed=asked.seed,
-                **settings,
-            )
-        )
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(outcome)).decode() + "\n")
-    return 1 if outcome.faults else 0
+    return command(
+        parser,
+        lambda asked, settings: run(
+            asked.ways, kills=asked.kills, people=asked.people, seed=asked.seed, **settings
+        ),
+    )
 
 
 if __name__ == "__main__":
