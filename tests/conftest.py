@@ -46,11 +46,19 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; and what fails is tried once more, which the run names at its end.
+
+    Servers, processes and a browser share few cores here: what another one kept waiting too long
+    says nothing of this code, what fails twice does.
+    """
+
     def place(item: pytest.Item) -> int:
         name = str(item.path.relative_to(TESTS).with_suffix(""))
         return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+    for item in items:
+        item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(scope="session")

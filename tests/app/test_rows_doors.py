@@ -27,7 +27,7 @@ from app.frames import ErrorFrame
 from app.people.accounts import Accounts
 from app.people.invitations import Invitations
 from app.people.passwords import Passwords
-from app.people.rights import LOOK_S
+from app.people.rights import LOOK_S, Rights, Standing
 from app.routes.problems import CLOSE_INTERNAL, CLOSE_SIGNED_OUT
 from tests.app.test_gate import PUBLIC
 from tests.kit.peers import create, engine_of, until
@@ -165,6 +165,10 @@ async def opened_by(house: Serving, key: str) -> AsyncIterator[ClientConnection]
         yield opened
 
 
+def standings(rights: Rights, user_id: str) -> list[Standing]:
+    return [one for one in rights._standings if one.principal.user_id == user_id]
+
+
 @pytest.mark.row("live revocation", "CVE-2026-44553")
 async def test_who_is_shut_out_by_a_command_is_found_by_the_next_look_of_two_a_second(
     house: Serving, monkeypatch: pytest.MonkeyPatch
@@ -173,7 +177,9 @@ async def test_who_is_shut_out_by_a_command_is_found_by_the_next_look_of_two_a_s
     rights, seen, is_out = house.service.rights, list[bool](), threading.Event()
     look = rights.look
     async with somebody(house) as who, who.tab() as tab, who.program() as program:
-        theirs = [one for one in rights._standings if one.principal.user_id == who.user_id]
+        # A socket is open a moment before it is watched, and resolved anew once it is.
+        await until(house, lambda: len(standings(rights, who.user_id)) == 2)
+        theirs = standings(rights, who.user_id)
 
         async def watched() -> None:
             counts = is_out.is_set()
@@ -188,7 +194,6 @@ async def test_who_is_shut_out_by_a_command_is_found_by_the_next_look_of_two_a_s
         codes = [await closes(tab.socket), await closes(program)]
         await until(house, lambda: len(seen) > 0)
 
-    assert len(theirs) == 2
     assert seen[0], "the first look that began after it found it"
     assert codes == [CLOSE_SIGNED_OUT] * 2
     assert 2 * LOOK_S <= 1

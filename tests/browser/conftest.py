@@ -12,16 +12,6 @@ expect.set_options(
 )  # what comes at once on an idle machine takes a while on a busy one
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test in a browser that fails is tried once more, and the run says so at its end.
-
-    On a busy machine a browser may take longer than anybody waits, which says nothing of the page.
-    """
-    for item in items:
-        if item.get_closest_marker("browser") is not None:
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
