@@ -35,7 +35,7 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     canonical_tokens: int = 0
     """Not 0: the deterministic mode, see `Sequence.piece`."""
     checks: bool = False
-    """Check the books after every step, and have every block wiped that falls free."""
+    """Check the books after every step."""
     budget: Budget = DEFAULT_BUDGET
     """How much of the pool leases may pin."""
 
@@ -51,7 +51,7 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def new_cache(config: CoreConfig, meter: Callable[[], float] = float) -> Cache:
     """A cache of the config's sizes, with the index that it names."""
-    pool = BlockPool(config.pool_blocks, wipe_freed=config.checks)
+    pool = BlockPool(config.pool_blocks)
     tiers = Tiers(config.tiers, pool, config.block_tokens, config.boot_id)
     index = new_index(config.prefix_index, pool, config.block_tokens, config.model_fingerprint)
     cache = Cache(

@@ -29,6 +29,16 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
 
 
+class Wipe(msgspec.Struct, frozen=True, kw_only=True):
+    """Zero the token slots of `block` from slot `behind` on (poison them in test mode), all layers.
+
+    What was in them is nobody's any more.
+    """
+
+    block: BlockId
+    behind: int = 0
+
+
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
     """Sample one token after a run's last row.
 
@@ -149,8 +159,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     copies: tuple[Copy, ...]
     runs: tuple[Run, ...]
-    wipes: tuple[BlockId, ...] = ()
-    """Blocks that were forgotten or freed: zeroed (or poisoned, in test mode) before the copies."""
+    wipes: tuple[Wipe, ...] = ()
+    """Carried out before the copies."""
     transfers: tuple[Transfer, ...] = ()
     """Started with this step, in order; they end when they end, and no step waits for them."""
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from engine.api import OwnerId
 from engine.errors import Corrupt
 from engine.figures import BlockCounts
-from engine.step import BlockId
+from engine.step import BlockId, Wipe
 
 
 class BlockState(enum.IntEnum):
@@ -110,8 +110,8 @@ class BlockPool:
     """Reference counts of a fixed number of blocks.
 
     `order` renames the blocks (a permutation of their numbers): the books do not care which
-    numbers they hand out, and law 7 is tested with it. With `wipe_freed` every block that falls
-    free is listed for wiping, otherwise only those marked by `wipe_when_free`.
+    numbers they hand out, and law 7 is tested with it. Every block that falls free is listed for
+    wiping: what somebody may delete later must not lie about where nobody looks for it.
     """
 
     __slots__ = (
@@ -123,17 +123,14 @@ class BlockPool:
         "_pinned",
         "_pins",
         "_place",
-        "_tainted",
         "_users",
-        "_wipe_freed",
         "_wipes",
+        "_wipes_later",
         "pinned_blocks",
         "total",
     )
 
-    def __init__(
-        self, total: int, *, order: Sequence[int] | None = None, wipe_freed: bool = False
-    ) -> None:
+    def __init__(self, total: int, *, order: Sequence[int] | None = None) -> None:
         self.total = total
         self._name = [BlockId(number) for number in order or range(total)]
         self._place = {name: place for place, name in enumerate(self._name)}
@@ -145,9 +142,9 @@ class BlockPool:
         self._pinned: dict[OwnerId, dict[BlockId, int]] = {}
         self.pinned_blocks = 0
         self._counts = [0, 0, 0, 0, total]
-        self._wipe_freed = wipe_freed
-        self._tainted: set[BlockId] = set()
-        self._wipes: dict[BlockId, None] = {}
+        # From which slot on.
+        self._wipes: dict[BlockId, int] = {}
+        self._wipes_later: dict[BlockId, int] = {}
 
     @property
     def free_blocks(self) -> int:
@@ -239,18 +236,22 @@ class BlockPool:
     def end_copy(self, source: BlockId) -> None:
         self._change(self._copies, source, -1)
 
-    def wipe_when_free(self, blocks: Iterable[BlockId]) -> None:
-        """Somebody's forgotten tokens are in these: zero them as soon as nobody needs them."""
-        self._tainted.update(blocks)
+    def wipe_behind(self, block: BlockId, slots: int) -> None:
+        """Nobody can match what follows a kept block's first `slots` any more.
+
+        It is wiped as soon as no sequence and no copy needs the block.
+        """
+        wipes = self._wipes_later if self.busy(block) else self._wipes
+        wipes[block] = min(slots, wipes.get(block, slots))
 
     @property
     def wipes_wait(self) -> bool:
         return bool(self._wipes)
 
-    def take_wipes(self) -> tuple[BlockId, ...]:
-        """Blocks to wipe before the next step does anything else; each is named once."""
-        wipes, self._wipes = tuple(self._wipes), {}
-        return wipes
+    def take_wipes(self) -> tuple[Wipe, ...]:
+        """What to wipe before the next step does anything else; each block is named once."""
+        wipes, self._wipes = self._wipes, {}
+        return tuple(Wipe(block=block, behind=behind) for block, behind in wipes.items())
 
     def check(self, in_use: dict[BlockId, int], kept: dict[BlockId, int]) -> None:
         """Compare with what the callers know of; raises `Corrupt` where the books differ."""
@@ -288,10 +289,8 @@ class BlockPool:
             self._counts[before] -= 1
             self._counts[after] += 1
             if after is FREE:
-                self._fall_free(block)
-
-    def _fall_free(self, block: BlockId) -> None:
-        self._free.put(self._place[block])
-        if self._wipe_freed or block in self._tainted:
-            self._tainted.discard(block)
-            self._wipes[block] = None
+                self._free.put(self._place[block])
+                self._wipes[block] = 0
+                self._wipes_later.pop(block, None)
+            elif block in self._wipes_later and not self.busy(block):
+                self.wipe_behind(block, self._wipes_later.pop(block))

@@ -46,7 +46,7 @@ from engine.kv.returns import MOONCAKE, GapModel
 from engine.kv.supply import Supply
 from engine.kv.survey import snapshot
 from engine.kv.tiers import NO_TIERS, Tiers
-from engine.step import Arrival, BlockId, Transfer
+from engine.step import Arrival, Transfer, Wipe
 
 
 class Cache:
@@ -185,12 +185,9 @@ class Cache:
 
     @metered
     def discard(self, holding: Holding) -> None:
-        """Give the blocks back and have them wiped: thrown away, or their subject was forgotten."""
-        # What a branch has matched is the index's, and not its own to wipe.
-        own = 0 if holding.branch is None else holding.cached // self._block_tokens
+        """Give the blocks back, publish nothing: thrown away, or their subject was forgotten."""
         self._supply.close(holding)
         self.copied(holding)
-        self._pool.wipe_when_free(holding.table[own:])
         if not self.parking.abandon(holding):
             self._supply.give_back(holding.table)
 
@@ -242,8 +239,8 @@ class Cache:
     def wipes_wait(self) -> bool:
         return self._pool.wipes_wait
 
-    def take_wipes(self) -> tuple[BlockId, ...]:
-        """Blocks to wipe before the next step does anything else."""
+    def take_wipes(self) -> tuple[Wipe, ...]:
+        """What to wipe before the next step does anything else."""
         return self._pool.take_wipes()
 
     @property

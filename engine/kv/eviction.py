@@ -67,12 +67,11 @@ class Evictor:
         """Take the end of a path out of the index, as far up as nobody else refers to it.
 
         `own` is how often the forgotten subject's sequences use each block. The operator's text
-        goes with what it was `published` as and with nobody else. What goes is wiped, and counted
-        as of the class `retention`.
+        goes with what it was `published` as and with nobody else. What goes is counted as of the
+        class `retention`.
         """
         while count := self._forgettable_blocks(entry, own, published=published):
             blocks, why = entry.blocks[-count:], (retention, EvictionReason.FORGOTTEN)
-            self._pool.wipe_when_free(blocks)
             trimming = self._index.trim(entry, count)
             self._journal.note_eviction(entry.scope, trimming.tokens, blocks, why)
             entry = trimming.parent if trimming.gone else entry

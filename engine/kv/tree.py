@@ -274,9 +274,12 @@ class EntryTree:
                 self.hold(parent, holder)
         self._leave(leaf, 0)
         self._detach(parent, leaf)
-        sibling = next(children(parent), None)
-        if leaf.start % self._block_tokens and sibling and parent.blocks[-1] == leaf.blocks[0]:
-            self._replace_tail(parent, sibling.blocks[0])
+        slots, sibling = leaf.start % self._block_tokens, next(children(parent), None)
+        if slots and parent.blocks[-1] == leaf.blocks[0]:
+            if sibling is None:
+                self._pool.wipe_behind(leaf.blocks[0], slots)
+            else:
+                self._replace_tail(parent, sibling.blocks[0])
         for block in leaf.blocks:
             self._unkeep(leaf, block)
         leaf.parent = None

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.model.memory import touch, zeroed
-from engine.step import BlockId, Copy, Run, Slots
+from engine.step import Copy, Run, Slots, Wipe
 
 # numpy knows no bfloat16; a copy only needs the bits.
 _BITS = {2: torch.int16, 4: torch.int32}
@@ -139,11 +139,19 @@ class Pool:
         for at, start, tokens in self._spans(slots):
             ours[:, :, start : start + tokens] = theirs[:, :, at : at + tokens]
 
-    def wipe(self, block_ids: Sequence[BlockId]) -> None:
-        """Zero whole blocks, or poison them in test mode, in all layers."""
-        for block_id in block_ids:
-            start = block_id * self.block_tokens
-            self._store[:, :, start : start + self.block_tokens] = self._empty
+    def wipe(self, wipes: Sequence[Wipe]) -> None:
+        """Zero what is nobody's any more, or poison it in test mode, in all layers."""
+        if not wipes:
+            return
+        start = end = 0
+        for order in sorted(wipes, key=lambda order: order.block):
+            first = order.block * self.block_tokens
+            if first + order.behind != end:
+                # Neighbouring slots at once: half the time of one block after the other.
+                self._store[:, :, start:end] = self._empty
+                start = first + order.behind
+            end = first + self.block_tokens
+        self._store[:, :, start:end] = self._empty
 
     def _spans(self, slots: Slots) -> Iterator[tuple[int, int, int]]:
         """Neighbouring slots together: (tokens before them, first slot, how many)."""

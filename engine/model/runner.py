@@ -35,6 +35,7 @@ from engine.step import (
     RunResult,
     SegmentHead,
     StepResult,
+    Wipe,
 )
 
 Masks = Mapping[JobId, Allowed | InvalidGrammar]
@@ -155,7 +156,7 @@ class ModelRunner:
         probe = [(i * 7919) % self._loaded.vocabulary_tokens for i in range(tokens)]
         run = Run(job_id=_PROBE, token_ids=probe, start=0, block_table=[BlockId(0)], draw=None)
         ours = self._forward([run], [tokens - 1])[0]
-        self.pool.wipe([BlockId(0)])
+        self.pool.wipe([Wipe(block=BlockId(0))])
         # A few rows: several threads would wait for each other longer than they compute.
         with _one_thread():
             theirs = self._loaded.reference_logits(probe)

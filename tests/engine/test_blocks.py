@@ -8,7 +8,7 @@ from engine.api import OwnerId
 from engine.errors import Corrupt
 from engine.figures import BlockCounts
 from engine.kv.blocks import BlockPool, BlockState, FreeRuns
-from engine.step import BlockId
+from engine.step import BlockId, Wipe
 
 ANN, BEN = OwnerId("ann"), OwnerId("ben")
 
@@ -142,28 +142,53 @@ def test_a_block_given_back_twice_is_corrupt():
         pool.free(blocks)
 
 
-def test_only_forgotten_blocks_are_wiped_and_only_when_free():
+def test_a_block_that_falls_free_is_wiped():
     pool = BlockPool(4)
-    secret, plain = taken(pool, 2)
-    pool.keep(secret)
-    pool.wipe_when_free([secret])
-    pool.free([secret, plain])
-    assert pool.take_wipes() == ()
+    kept, plain = taken(pool, 2)
+    pool.keep(kept)
+    pool.free([kept, plain])
+    assert pool.take_wipes() == (Wipe(block=plain),)
 
-    pool.unkeep(secret)
+    pool.unkeep(kept)
 
     assert pool.wipes_wait
-    assert pool.take_wipes() == (secret,)
+    assert pool.take_wipes() == (Wipe(block=kept),)
     assert pool.take_wipes() == ()
 
 
-def test_every_freed_block_is_wiped_where_that_is_asked():
-    pool = BlockPool(4, wipe_freed=True)
-    blocks = taken(pool, 2)
+def test_the_end_of_a_kept_block_is_wiped_once_nobody_needs_it():
+    pool = BlockPool(4)
+    (block,) = taken(pool, 1)
+    pool.keep(block)
+    pool.begin_copy(block)
+    pool.wipe_behind(block, 3)
+    pool.free([block])
+    pool.wipe_behind(block, 2)
+    pool.wipe_behind(block, 5)
+    assert pool.take_wipes() == ()
 
-    pool.free(blocks)
+    pool.end_copy(block)
 
-    assert set(pool.take_wipes()) == set(blocks)
+    assert pool.take_wipes() == (Wipe(block=block, behind=2),)
+
+
+def test_a_block_that_falls_free_is_wiped_from_its_beginning():
+    pool = BlockPool(4)
+    idle, busy = taken(pool, 2)
+    for block in (idle, busy):
+        pool.keep(block)
+    pool.free([idle])
+    for block in (idle, busy):
+        pool.wipe_behind(block, 3)
+        pool.unkeep(block)
+
+    pool.free([busy])
+
+    assert pool.take_wipes() == (Wipe(block=idle), Wipe(block=busy))
+    (again,) = taken(pool, 1)
+    pool.keep(again)
+    pool.free([again])
+    assert pool.take_wipes() == (), "nothing of an earlier life is left to be done"
 
 
 @pytest.mark.parametrize("column", ["users", "kept", "pins", "counts", "runs"])

@@ -11,7 +11,7 @@ from engine.model.memory import touch, zeroed
 from engine.model.paged import PagedStep
 from engine.model.pool import KVShape, Pool
 from engine.model.torch_attention import TorchAttention
-from engine.step import BlockId, Copy, Run
+from engine.step import BlockId, Copy, Run, Wipe
 from tests.kit.model import run_of
 
 SHAPE = KVShape(layers=2, kv_heads=3, head_size=4, dtype_bytes=4)
@@ -71,11 +71,28 @@ def test_a_wiped_block_holds_nothing(poison):
     pool = make_pool(poison=poison)
     fill(pool)
 
-    pool.wipe([BlockId(3)])
+    pool.wipe([Wipe(block=BlockId(3))])
 
     wiped = torch.stack([pool.keys(1)[12:16], pool.values(0)[12:16]])
     assert bool(wiped.isnan().all()) if poison else bool((wiped == 0).all())
     assert pool.keys(0)[16:20, 0, 0].tolist() == [16, 17, 18, 19]
+
+
+def test_what_is_wiped_is_what_the_orders_say():
+    pool, expected = make_pool(), make_pool()
+    orders = [(4, 0), (1, 2), (3, 3), (2, 0), (6, 1)]
+    for one in (pool, expected):
+        fill(one)
+    for block, behind in orders:
+        for layer in range(SHAPE.layers):
+            expected.key_blocks(layer)[block, behind:] = 0
+            expected.value_blocks(layer)[block, behind:] = 0
+
+    pool.wipe([Wipe(block=BlockId(block), behind=behind) for block, behind in orders])
+
+    for layer in range(SHAPE.layers):
+        assert torch.equal(pool.keys(layer), expected.keys(layer))
+        assert torch.equal(pool.values(layer), expected.values(layer))
 
 
 def test_a_fresh_pool_in_test_mode_is_all_poison():

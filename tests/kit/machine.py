@@ -28,13 +28,14 @@ from engine.api import (
     Wish,
 )
 from engine.errors import Overloaded, PromptTooLong
-from engine.kv.blocks import BlockPool
+from engine.kv.blocks import BlockPool, BlockState
 from engine.kv.cache import Cache
-from engine.kv.prefix import scopes_of
+from engine.kv.prefix import is_operators, scopes_of
 from engine.kv.radix import RadixIndex
 from engine.kv.tiers import Tiers, TierSizes
 from engine.outcome import Ended
 from engine.parts import CoreConfig
+from engine.step import BlockId
 from tests.kit.desk import ANN, BEN, Desk, config
 from tests.kit.indexes import MakeIndex
 from tests.kit.paper import EOS_TOKEN_ID, answer
@@ -235,6 +236,19 @@ class CacheLife(RuleBasedStateMachine):
                 self.checked.add(job.job_id)
                 self._check_reply(job, self.desk.ended[job.job_id])
 
+    @invariant()
+    def what_nobody_can_match_is_nowhere(self) -> None:
+        if self.cache.wipes_wait:
+            return  # nothing is written before they are carried out
+        paper, size = self.desk.paper, self.desk.config.block_tokens
+        for at in range(self.desk.config.pool_blocks):
+            if self.cache._pool.state(BlockId(at)) is BlockState.FREE:
+                assert paper.is_blank(BlockId(at))
+        for entry in self.cache._index.entries():
+            ends_in = entry.blocks[-1]
+            if entry.is_leaf and is_operators(entry.scope) and not self.cache._pool.busy(ends_in):
+                assert entry.end % size == 0 or paper.is_blank(ends_in, entry.end % size)
+
     def teardown(self):
         if not hasattr(self, "desk"):
             return
@@ -287,7 +301,7 @@ class CacheLife(RuleBasedStateMachine):
     # ------------------------------------------------------------ inside
 
     def _open(self, core_config: CoreConfig, order: Sequence[int]) -> None:
-        pool = BlockPool(core_config.pool_blocks, order=order, wipe_freed=True)
+        pool = BlockPool(core_config.pool_blocks, order=order)
         index = self.make_index(pool, core_config.block_tokens)
         tiers = Tiers(core_config.tiers, pool, core_config.block_tokens, core_config.boot_id)
         self.cache = Cache(pool, index, core_config.block_tokens, tiers=tiers)

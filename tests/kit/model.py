@@ -18,7 +18,7 @@ from engine.config import EngineConfig
 from engine.model.load import LoadedModel, load
 from engine.model.runner import ModelRunner
 from engine.model.source import prepare
-from engine.step import BlockId, Copy, Draw, DrawnToken, Plan, Run
+from engine.step import BlockId, Copy, Draw, DrawnToken, Plan, Run, Wipe
 
 GREEDY = Sampling(temperature=0)
 
@@ -118,7 +118,7 @@ class Hand:
             step=next(self._steps),
             copies=tuple(copies),
             runs=runs,
-            wipes=tuple(BlockId(block) for block in wipes),
+            wipes=tuple(Wipe(block=BlockId(block)) for block in wipes),
         )
         result = self.runner.collect(self.runner.launch(plan))
         return [run.drawn[0].token_id if run.drawn else None for run in result.runs]

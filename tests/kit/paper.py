@@ -29,6 +29,7 @@ from engine.step import (
     Slots,
     Spill,
     StepResult,
+    Wipe,
 )
 from engine.terms import Tier
 
@@ -108,8 +109,8 @@ class PaperModel:
     def launch(self, plan: Plan) -> Step:
         """Wipes, copies, then all runs, like any runner."""
         self.steps += 1
-        for block in plan.wipes:
-            self._wipe(block)
+        for wipe in plan.wipes:
+            self._wipe(wipe)
         for copy in plan.copies:
             source, target = self._span(copy.source), self._span(copy.target)
             held = self._slots[source.start : source.start + copy.slots]
@@ -154,18 +155,17 @@ class PaperModel:
         """The pool's slots, in order."""
         return [self._slot(slots.blocks, slots.offset + at) for at in range(slots.tokens)]
 
-    def is_blank(self, block: BlockId) -> bool:
-        """Whether nothing at all is left in the block."""
-        span = self._span(block)
-        return all(value == BLANK for value in self._slots[span.start : span.stop])
+    def is_blank(self, block: BlockId, behind: int = 0) -> bool:
+        """Whether nothing at all is left in the block, from slot `behind` on."""
+        return all(self._slots[slot] == BLANK for slot in self._span(block)[behind:])
 
     def _span(self, block: BlockId) -> range:
         return range(block * self._block_tokens, (block + 1) * self._block_tokens)
 
-    def _wipe(self, block: BlockId) -> None:
-        span = self._span(block)
-        self._slots[span.start : span.stop] = [BLANK] * self._block_tokens
-        self.wiped_blocks += 1
+    def _wipe(self, wipe: Wipe) -> None:
+        for slot in self._span(wipe.block)[wipe.behind :]:
+            self._slots[slot] = BLANK
+        self.wiped_blocks += not wipe.behind
 
     def _slot(self, table: Sequence[BlockId], position: int) -> int:
         block = table[position // self._block_tokens]

@@ -67,7 +67,7 @@ class TwinLife(CacheLife):
     desk: Mirror
 
     def _open(self, core_config: CoreConfig, order: Sequence[int]) -> None:
-        pools = [BlockPool(core_config.pool_blocks, order=order, wipe_freed=True) for _ in INDEXES]
+        pools = [BlockPool(core_config.pool_blocks, order=order) for _ in INDEXES]
         size = core_config.block_tokens
         self.indexes = [make(pool, size) for make, pool in zip(INDEXES, pools, strict=True)]
         self.caches = [Cache(*both, size) for both in zip(pools, self.indexes, strict=True)]

@@ -68,7 +68,7 @@ class Forgetful(RadixIndex):
 
 def desk_with(make_index: MakeIndex = RadixIndex, *, order=None, **sizes) -> Desk:
     core_config = config(**sizes)
-    pool = BlockPool(core_config.pool_blocks, order=order, wipe_freed=True)
+    pool = BlockPool(core_config.pool_blocks, order=order)
     index = make_index(pool, core_config.block_tokens)
     return Desk(core_config, Cache(pool, index, core_config.block_tokens))
 

@@ -1,14 +1,12 @@
-"""What was forgotten, on a real server whose engine computes in this process: no free block holds it."""
+"""What was forgotten, on a real server whose engine computes in this process: no slot holds it."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from engine.api import Engine
-from engine.kv.blocks import BlockState
+from engine.api import OPERATOR_SCOPE, Engine, Scope
 from engine.local import LocalEngine
-from engine.step import BlockId
 from tests.kit.engines import a_config
 from tests.kit.peers import until
 from tests.kit.serving import serving
@@ -21,26 +19,31 @@ async def open_engine() -> Engine:
     return await LocalEngine.open(a_config(checks=False, poison=False))
 
 
-class Blocks:
-    """The pool as it is, whatever its books say, and what they say of it."""
+class Pool:
+    """The slots as they are, whatever the books say, and what the index says of them."""
 
     def __init__(self, engine: Engine) -> None:
         assert isinstance(engine, LocalEngine)
         self._pool = engine._parts.runner.pool
-        self._books = engine._parts.core._cache._pool
+        self._index = engine._parts.core._cache._index
 
     def filled(self) -> set[int]:
-        """Those of which any slot holds anything, in any layer."""
-        held = torch.zeros(self._pool.blocks, dtype=torch.bool)
+        """Those that hold anything, in any layer."""
+        held = torch.zeros(self._pool.blocks * self._pool.block_tokens, dtype=torch.bool)
         for layer in range(self._pool.shape.layers):
             for kv in (self._pool.keys(layer), self._pool.values(layer)):
-                held |= kv.reshape(self._pool.blocks, -1).any(dim=1)
+                held |= kv.flatten(1).any(dim=1)
         return set(held.nonzero().flatten().tolist())
 
-    def left(self, blocks: set[int]) -> set[int]:
-        """Those of them that are free and filled all the same."""
-        found = self.filled() & blocks
-        return {one for one in found if self._books.state(BlockId(one)) is BlockState.FREE}
+    def known(self, scope: Scope | None = None) -> set[int]:
+        """Those that somebody can match, or only of this scope."""
+        size, slots = self._pool.block_tokens, set[int]()
+        for entry in self._index.entries():
+            if scope in (None, entry.scope):
+                first = entry.start // size
+                for at in range(entry.start, entry.end):
+                    slots.add(entry.blocks[at // size - first] * size + at % size)
+        return slots
 
 
 async def talk(who: Somebody) -> str:
@@ -54,21 +57,20 @@ async def talk(who: Somebody) -> str:
 
 
 @pytest.mark.row("wiped blocks")
-async def test_what_somebody_deleted_or_who_is_removed_left_is_in_no_free_block(tmp_path: Path):
+async def test_what_somebody_deleted_or_who_is_removed_left_is_nowhere(tmp_path: Path):
     with serving(tmp_path, open_engine) as house:
-        blocks = Blocks(house.service.engine)
+        pool = Pool(house.service.engine)
         async with boss(house) as admin, somebody(house) as ann:
             await nothing_to_warm(ann)
-            before = blocks.filled()
             conversation_id = await talk(ann)
-            first = blocks.filled() - before
+            first = pool.filled() - pool.known(OPERATOR_SCOPE)
             await done(await ann.client.delete(f"/api/conversations/{conversation_id}"))
-            await until(house, lambda: not blocks.left(first))
+            await until(house, lambda: pool.filled() == pool.known(OPERATOR_SCOPE))
             await talk(ann)
-            second = blocks.filled() - before
+            second = pool.filled() - pool.known(OPERATOR_SCOPE)
             await done(await admin.client.delete(f"/api/users/{ann.user_id}"))
-            await until(house, lambda: not blocks.left(second))
-            stays = blocks.filled() - before
+            await until(house, lambda: pool.filled() == pool.known())
+            stays = pool.filled()
 
-    assert min(len(first), len(second)) >= 5
-    assert len(stays) <= 2, "that of the operator's text in which the first of theirs began"
+    assert min(len(first), len(second)) >= 5 * 16
+    assert stays == pool.known(OPERATOR_SCOPE), "the operator's text, to its last token"

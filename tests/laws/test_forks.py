@@ -43,7 +43,7 @@ def desk_on(make_index: MakeIndex, block_tokens: int, pool_blocks: int) -> Desk:
         pool_blocks=pool_blocks,
         context_tokens=block_tokens * pool_blocks,
     )
-    pool = BlockPool(pool_blocks, wipe_freed=True)
+    pool = BlockPool(pool_blocks)
     return Desk(core_config, Cache(pool, make_index(pool, block_tokens), block_tokens))
 
 

@@ -29,7 +29,7 @@ WHOLE = Budget(share=1, share_per_owner=1)
 
 
 def desk_with(index, core_config: CoreConfig, budget: Budget) -> Desk:
-    pool = BlockPool(core_config.pool_blocks, wipe_freed=True)
+    pool = BlockPool(core_config.pool_blocks)
     block_tokens = core_config.block_tokens
     return Desk(core_config, Cache(pool, index(pool, block_tokens), block_tokens, budget=budget))
 

@@ -148,14 +148,14 @@ async def say_as_generate(chat: Chat, text: str) -> Outcome:
 
 def permuted_cache(config: CoreConfig, meter: Callable[[], float]) -> Cache:
     order = sorted(range(config.pool_blocks), key=lambda block: block * 7919 % 101)
-    pool = BlockPool(config.pool_blocks, order=order, wipe_freed=True)
+    pool = BlockPool(config.pool_blocks, order=order)
     cache = Cache(pool, RadixIndex(pool, config.block_tokens), config.block_tokens)
     cache.meter = meter
     return cache
 
 
 def colliding_cache(config: CoreConfig, meter: Callable[[], float]) -> Cache:
-    pool = BlockPool(config.pool_blocks, wipe_freed=True)
+    pool = BlockPool(config.pool_blocks)
     index = RadixIndex(pool, config.block_tokens, key=lambda _scope, _token_id: "same")
     cache = Cache(pool, index, config.block_tokens)
     cache.meter = meter
