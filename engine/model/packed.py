@@ -25,8 +25,13 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Swap every plain linear layer of a bfloat16 CPU model in place; how many were swapped."""
+    """Swap every plain linear layer of a bfloat16 CPU model in place; how many were swapped.
+
+    None where the CPU's kernel for bfloat16 needs instructions that this one has not.
+    """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return 0
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return 0
     linears = [
         (parent, name, child)
