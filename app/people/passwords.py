@@ -5,11 +5,12 @@ password is kept, logged or shown.
 """
 
 import asyncio
-import secrets
+import base64
 import unicodedata
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
+from argon2.low_level import ARGON2_VERSION
 
 from app.errors import InvalidRequest
 from app.options import LONGEST_PASSWORD, SHORTEST_PASSWORD
@@ -22,7 +23,6 @@ class Passwords:
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()
         self._places = asyncio.Semaphore(_AT_ONCE)
-        self._nobody = self._hasher.hash(secrets.token_urlsafe())
 
     async def hash(self, password: str) -> str:
         """Raises `InvalidRequest` for a password that is too short or too long."""
@@ -41,8 +41,16 @@ class Passwords:
         if len(password) > LONGEST_PASSWORD:
             return False
         async with self._places:
-            matches = await asyncio.to_thread(self._matches, encoded or self._nobody, password)
+            matches = await asyncio.to_thread(self._matches, encoded or self.of_nobody, password)
         return matches and bool(encoded)
+
+    @property
+    def of_nobody(self) -> str:
+        """What no password is hashed to, and costs as much to find out; made without hashing one."""
+        made = self._hasher
+        cost = f"m={made.memory_cost},t={made.time_cost},p={made.parallelism}"
+        salt, digest = (_encode(bytes(length)) for length in (made.salt_len, made.hash_len))
+        return f"$argon2id$v={ARGON2_VERSION}${cost}${salt}${digest}"
 
     def is_outdated(self, encoded: str) -> bool:
         """Whether it was hashed with weaker parameters than today's."""
@@ -53,6 +61,11 @@ class Passwords:
             return self._hasher.verify(encoded, password)
         except (VerificationError, InvalidHashError):
             return False
+
+
+def _encode(raw: bytes) -> str:
+    """As the encoded form of a hash has it: base64 without padding."""
+    return base64.b64encode(raw).rstrip(b"=").decode()
 
 
 def _prepare(password: str) -> str:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import pytest
 from argon2 import PasswordHasher
+from argon2.exceptions import VerifyMismatchError
 
 from app.db.base import Database
 from app.db.models import Login, User
@@ -54,12 +55,15 @@ async def test_a_refusal_does_not_tell_what_was_wrong(
 @pytest.mark.row("passwords")
 async def test_an_unknown_user_costs_as_much_as_a_wrong_password(db: Database):
     class Counting(PasswordHasher):
-        verified = 0
+        computed = 0
 
         def verify(self, hash: str | bytes, password: str | bytes) -> Literal[True]:  # noqa: A002
-            self.verified += 1
             assert not self.check_needs_rehash(str(hash))
-            return super().verify(hash, password)
+            try:
+                return super().verify(hash, password)
+            except VerifyMismatchError:
+                self.computed += 1
+                raise
 
     hasher = Counting(time_cost=1, memory_cost=64, parallelism=1)
     accounts = Accounts(db, passwords=Passwords(hasher))
@@ -70,7 +74,7 @@ async def test_an_unknown_user_costs_as_much_as_a_wrong_password(db: Database):
         with pytest.raises(Unauthenticated):
             await logins.login(email, "another password", **WHERE)
 
-    assert hasher.verified == 3
+    assert hasher.computed == 3
 
 
 async def test_nobody_signs_in_to_an_account_without_a_password(
