@@ -1,6 +1,7 @@
 """Fixtures by need; what they are made of lives in `tests/kit`."""
 
 import contextlib
+import gc
 import shutil
 import threading
 import time
@@ -45,6 +46,17 @@ LONGEST = (
 """Files that come first, so that at the end no worker waits for another that began a long one late."""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What all tests import stays: it is not looked through for what may go, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first; and what fails is tried once more, which the run names at its end.
 
@@ -59,6 +71,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Clients trust no certificates: to read all of a machine's takes one longer than what it asks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SSL_CERT_FILE", raising=False)
+        patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("authorities")))
+        yield
 
 
 @pytest.fixture(scope="session")
