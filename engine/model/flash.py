@@ -5,12 +5,13 @@ cache, and a run's block table is its page table. Owns the three interfaces and 
 it refuses to know models.
 
 Read and followed: flash-attn 2.8.4, flash-attn 3 of the same tree, flash-attn-4 4.0.0b36. All align
-a causal mask at the bottom right, as a turn behind its history needs it.
+a causal mask at the bottom right, as a turn behind its history needs it, and tell the log-sum-exp of
+packed rows as [query heads, rows].
 """
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from engine.model.pool import Pool
+from engine.model.reading import Part, Reading, readings_of
 from engine.step import Run
 
 
@@ -34,16 +36,16 @@ class Card(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Runs as the kernels want them; tensors are int32, contiguous, on the pool's device."""
+    """Readings as the kernels want them; tensors are int32, contiguous, on the pool's device."""
 
     row_starts: torch.Tensor
-    """[runs + 1]: where each run's rows begin, and the end."""
+    """[readings + 1]: where the rows of each begin, and the end."""
     token_starts: torch.Tensor
-    """[runs + 1]: the same of the positions that they see."""
+    """[readings + 1]: the same of the positions that they see."""
     tokens: torch.Tensor
-    """[runs]: positions of each sequence, the new rows among them."""
+    """[readings]: positions of each."""
     blocks: torch.Tensor
-    """[runs, blocks of the longest]: block tables, filled up with block 0, which is not read."""
+    """[readings, blocks of the longest]: block tables, filled up with block 0, which is not read."""
     most_rows: int
     most_tokens: int
 
@@ -57,6 +59,7 @@ class Asked(NamedTuple):
     tables: Tables
     scaling: float
     window: int | None
+    is_causal: bool
 
 
 class FlashKernel(ABC):
@@ -79,13 +82,20 @@ class FlashKernel(ABC):
     @abstractmethod
     def attend(self, asked: Asked) -> torch.Tensor: ...
 
+    @abstractmethod
+    def attend_apart(self, asked: Asked) -> Part: ...
+
 
 class Flash2(FlashKernel):
-    """Ampere and newer; blocks of 256 tokens. Decoding goes through the call that splits keys."""
+    """Ampere and newer; blocks of 256 tokens.
+
+    `flash_attn_varlen_func` alone: single rows of grouped heads it splits over the keys as well, and
+    the other call looks at lengths on the host, in each layer, since 2.8.4.
+    """
 
     name = "flash-attn 2"
     module = "flash_attn"
-    functions = ("flash_attn_varlen_func", "flash_attn_with_kvcache")
+    functions = ("flash_attn_varlen_func",)
     block_tokens = 256
 
     @staticmethod
@@ -97,30 +107,31 @@ class Flash2(FlashKernel):
         return _problem_of_heads(card, most=256)
 
     def attend(self, asked: Asked) -> torch.Tensor:
-        query, keys, values, tables, scaling, window = asked
-        shared: dict[str, Any] = {
-            "block_table": tables.blocks,
-            "softmax_scale": scaling,
-            "causal": True,
-            "window_size": _sides(window, open_end=-1),
-        }
-        if tables.most_rows == 1:
-            one_each = self._package.flash_attn_with_kvcache(
-                query[:, None], keys, values, cache_seqlens=tables.tokens, **shared
-            )
-            single: torch.Tensor = one_each[:, 0]
-            return single
-        out: torch.Tensor = self._package.flash_attn_varlen_func(
-            query,
-            keys,
-            values,
+        out: torch.Tensor = self._call(asked)
+        return out
+
+    def attend_apart(self, asked: Asked) -> Part:
+        # The name is of what it gives in training; in a forward pass that is no more than the
+        # log-sum-exp, and it computes nothing that it would not otherwise.
+        out, weight, _ = self._call(asked, return_attn_probs=True)
+        return Part(out, weight.T)
+
+    def _call(self, asked: Asked, **more: Any) -> Any:
+        tables = asked.tables
+        return self._package.flash_attn_varlen_func(
+            asked.query,
+            asked.keys,
+            asked.values,
             cu_seqlens_q=tables.row_starts,
             cu_seqlens_k=tables.token_starts,
             max_seqlen_q=tables.most_rows,
             max_seqlen_k=tables.most_tokens,
-            **shared,
+            block_table=tables.blocks,
+            softmax_scale=asked.scaling,
+            causal=asked.is_causal,
+            window_size=_sides(asked.window, open_end=-1),
+            **more,
         )
-        return out
 
 
 class Flash3(FlashKernel):
@@ -138,20 +149,29 @@ class Flash3(FlashKernel):
         return _problem_of_heads(card, most=256)
 
     def attend(self, asked: Asked) -> torch.Tensor:
-        query, keys, values, tables, scaling, window = asked
-        out: torch.Tensor = self._package.flash_attn_with_kvcache(
-            query,
-            keys,
-            values,
+        out: torch.Tensor = self._call(asked)
+        return out
+
+    def attend_apart(self, asked: Asked) -> Part:
+        # Behind these two come what the splits had summed up.
+        out, weight, *_ = self._call(asked, return_softmax_lse=True)
+        return Part(out, weight.T)
+
+    def _call(self, asked: Asked, **more: Any) -> Any:
+        tables = asked.tables
+        return self._package.flash_attn_with_kvcache(
+            asked.query,
+            asked.keys,
+            asked.values,
             cache_seqlens=tables.tokens,
             page_table=tables.blocks,
             cu_seqlens_q=tables.row_starts,
             max_seqlen_q=tables.most_rows,
-            softmax_scale=scaling,
-            causal=True,
-            window_size=_sides(window, open_end=-1),
+            softmax_scale=asked.scaling,
+            causal=asked.is_causal,
+            window_size=_sides(asked.window, open_end=-1),
+            **more,
         )
-        return out
 
 
 class Flash4(FlashKernel):
@@ -170,22 +190,30 @@ class Flash4(FlashKernel):
         return _problem_of_heads(card, most=256 if card.capability[0] == 9 else 128)
 
     def attend(self, asked: Asked) -> torch.Tensor:
-        query, keys, values, tables, scaling, window = asked
         # The log-sum-exp comes as well, None where nobody asked for it.
-        attended: tuple[torch.Tensor, object] = self._package.flash_attn_varlen_func(
-            query,
-            keys,
-            values,
+        out: torch.Tensor = self._call(asked)[0]
+        return out
+
+    def attend_apart(self, asked: Asked) -> Part:
+        out, weight = self._call(asked, return_lse=True)
+        return Part(out, weight.T)
+
+    def _call(self, asked: Asked, **more: Any) -> Any:
+        tables = asked.tables
+        return self._package.flash_attn_varlen_func(
+            asked.query,
+            asked.keys,
+            asked.values,
             cu_seqlens_q=tables.row_starts,
             seqused_k=tables.tokens,
             max_seqlen_q=tables.most_rows,
             max_seqlen_k=tables.most_tokens,
             page_table=tables.blocks,
-            softmax_scale=scaling,
-            causal=True,
-            window_size=_sides(window, open_end=None),
+            softmax_scale=asked.scaling,
+            causal=asked.is_causal,
+            window_size=_sides(asked.window, open_end=None),
+            **more,
         )
-        return attended[0]
 
 
 _KERNELS: tuple[type[FlashKernel], ...] = (Flash3, Flash4, Flash2)
@@ -236,50 +264,74 @@ class FlashAttention:
         self.name = kernel.name
 
     def over(self, runs: Sequence[Run]) -> "_Step":
-        return _Step(self._kernel, self._pool, runs)
+        return self.causal(readings_of(runs, self._pool.block_tokens))
+
+    def causal(self, readings: Sequence[Reading]) -> "_Step":
+        return _Step(self._kernel, self._pool, readings, is_causal=True)
+
+    def full(self, readings: Sequence[Reading]) -> "_Step":
+        return _Step(self._kernel, self._pool, readings, is_causal=False)
 
 
 class _Step:
-    """Runs of one row and runs of several go apart: kernels lay out their work by the longest."""
+    """Readings of one row and of several go apart: kernels lay out their work by the longest."""
 
-    def __init__(self, kernel: FlashKernel, pool: Pool, runs: Sequence[Run]) -> None:
-        self._kernel, self._pool = kernel, pool
-        ends = list(accumulate(len(run.token_ids) for run in runs))
+    def __init__(
+        self, kernel: FlashKernel, pool: Pool, readings: Sequence[Reading], *, is_causal: bool
+    ) -> None:
+        self._kernel, self._pool, self._is_causal = kernel, pool, is_causal
+        ends = list(accumulate(reading.rows for reading in readings))
         groups: tuple[list[int], list[int]] = ([], [])
-        for at, run in enumerate(runs):
-            groups[len(run.token_ids) > 1].append(at)
-        self._parts: list[tuple[torch.Tensor | None, Tables]] = []
+        for at, reading in enumerate(readings):
+            groups[reading.rows > 1].append(at)
+        self._calls: list[tuple[torch.Tensor | None, Tables]] = []
         for group in filter(None, groups):
-            tables = _tables([runs[at] for at in group], pool)
+            tables = _tables([readings[at] for at in group], pool.device)
             rows = None
-            if len(group) < len(runs):
-                spans = [np.arange(ends[at] - len(runs[at].token_ids), ends[at]) for at in group]
+            if len(group) < len(readings):
+                spans = [np.arange(ends[at] - readings[at].rows, ends[at]) for at in group]
                 rows = torch.from_numpy(np.concatenate(spans)).to(pool.device)
-            self._parts.append((rows, tables))
+            self._calls.append((rows, tables))
 
     def attend(
         self, layer: int, query: torch.Tensor, scaling: float, window: int | None
     ) -> torch.Tensor:
-        keys, values = self._pool.key_blocks(layer), self._pool.value_blocks(layer)
         out = torch.empty_like(query)
-        for rows, tables in self._parts:
-            mine = query if rows is None else query[rows]
-            found = self._kernel.attend(Asked(mine, keys, values, tables, scaling, window))
+        for rows, asked in self._asked(layer, query, scaling, window):
+            found = self._kernel.attend(asked)
             if rows is None:
                 return found
             out[rows] = found
         return out
 
+    def attend_apart(self, layer: int, query: torch.Tensor, scaling: float) -> Part:
+        out = torch.empty_like(query)
+        weight = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
+        for rows, asked in self._asked(layer, query, scaling, None):
+            found = self._kernel.attend_apart(asked)
+            if rows is None:
+                return found
+            out[rows], weight[rows] = found
+        return Part(out, weight)
 
-def _tables(runs: Sequence[Run], pool: Pool) -> Tables:
+    def _asked(
+        self, layer: int, query: torch.Tensor, scaling: float, window: int | None
+    ) -> Iterator[tuple[torch.Tensor | None, Asked]]:
+        """What the kernel is asked, and of which rows; None: of all."""
+        keys, values = self._pool.key_blocks(layer), self._pool.value_blocks(layer)
+        for rows, tables in self._calls:
+            mine = query if rows is None else query[rows]
+            yield rows, Asked(mine, keys, values, tables, scaling, window, self._is_causal)
+
+
+def _tables(readings: Sequence[Reading], device: torch.device) -> Tables:
     """One array goes to the device, so that a step waits for one copy."""
-    rows = [len(run.token_ids) for run in runs]
-    tokens = [run.start + count for run, count in zip(runs, rows, strict=True)]
-    blocks = [-(-count // pool.block_tokens) for count in tokens]
-    most = max(blocks)
-    padded = np.zeros((len(runs), most), dtype=np.int32)
-    for at, (run, count) in enumerate(zip(runs, blocks, strict=True)):
-        padded[at, :count] = run.block_table[:count]
+    rows = [reading.rows for reading in readings]
+    tokens = [reading.tokens for reading in readings]
+    count, most = len(readings), max(len(reading.blocks) for reading in readings)
+    padded = np.zeros((count, most), dtype=np.int32)
+    for at, reading in enumerate(readings):
+        padded[at, : len(reading.blocks)] = reading.blocks
     words = np.concatenate(
         [
             np.cumsum([0, *rows], dtype=np.int32),
@@ -288,10 +340,9 @@ def _tables(runs: Sequence[Run], pool: Pool) -> Tables:
             padded.ravel(),
         ]
     )
-    count = len(runs)
     sizes = [count + 1, count + 1, count, count * most]
     row_starts, token_starts, lengths, table = torch.split(
-        torch.from_numpy(words).to(pool.device), sizes
+        torch.from_numpy(words).to(device), sizes
     )
     return Tables(
         row_starts=row_starts,

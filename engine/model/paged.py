@@ -3,7 +3,7 @@
 Owns where a step's new rows are written. The modules see one packed sequence [1, rows] of all runs;
 they call `_attention` (it is registered under `ATTENTION`) with the new keys and values of a layer,
 which are written before anything is read. It refuses to decide, and to know how attention is
-computed (`engine/model/attention.py`): the tables come from the plan.
+computed (`engine/model/reading.py`): the tables come from the plan.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ import torch
 from transformers import AttentionInterface
 
 from engine.errors import Misconfigured
-from engine.model.attention import Attention
 from engine.model.pool import Pool, slots_of
+from engine.model.reading import Attention
 from engine.step import Run
 
 ATTENTION = "keepwarm"

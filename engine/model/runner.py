@@ -16,13 +16,14 @@ import torch
 from engine.api import JobId
 from engine.config import EngineConfig
 from engine.errors import Corrupt, InvalidGrammar, Misconfigured
-from engine.model.attention import Attention, attention_over
+from engine.model.attention import attention_over
 from engine.model.carrier import Carrier
 from engine.model.grammar import Allowed, Followers, Grammars
 from engine.model.load import LoadedModel, kv_memory_bytes
 from engine.model.native.passes import Passes
 from engine.model.paged import PagedStep
 from engine.model.pool import Pool
+from engine.model.reading import Attention
 from engine.model.sample import NO_MASKS, draw_tokens
 from engine.model.segments import SegmentFiles
 from engine.step import (

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name that the field knows
 from numpy.typing import NDArray
 
-from engine.model.pool import Pool, slots_of
+from engine.model.pool import Pool
+from engine.model.reading import Part, Reading, readings_of
 from engine.step import Run
 
 # Rows per product: keys beyond a chunk's last row are never multiplied.
@@ -39,12 +40,18 @@ class TorchAttention:
         self._uses_views = uses_views
 
     def over(self, runs: Sequence[Run]) -> "_Step":
-        return _Step(self._pool, runs, uses_views=self._uses_views)
+        return self.causal(readings_of(runs, self._pool.block_tokens))
+
+    def causal(self, readings: Sequence[Reading]) -> "_Step":
+        return _Step(self._pool, readings, uses_views=self._uses_views, is_causal=True)
+
+    def full(self, readings: Sequence[Reading]) -> "_Step":
+        return _Step(self._pool, readings, uses_views=self._uses_views, is_causal=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Many:
-    """A run of several rows: `[start, end)` of the packed rows over its sequence's slots."""
+    """A reading of several rows: `[start, end)` of the packed rows over its sequence's slots."""
 
     start: int
     end: int
@@ -53,7 +60,7 @@ class _Many:
 
 @dataclass(frozen=True, slots=True)
 class _Single:
-    """Runs of one row each, of similar length: packed rows over [batch, tokens] padded slots."""
+    """Readings of one row, of similar length: packed rows over [batch, tokens] padded slots."""
 
     rows: torch.Tensor
     slots: _Rows
@@ -62,16 +69,18 @@ class _Single:
 
 
 class _Step:
-    """The runs of one step, in tables of slots."""
+    """The readings of one step, in tables of slots."""
 
-    def __init__(self, pool: Pool, runs: Sequence[Run], *, uses_views: bool) -> None:
+    def __init__(
+        self, pool: Pool, readings: Sequence[Reading], *, uses_views: bool, is_causal: bool
+    ) -> None:
         self._pool = pool
-        self._uses_views = uses_views
-        spans = pairwise(accumulate((len(run.token_ids) for run in runs), initial=0))
-        tables = (slots_of(run, pool.block_tokens) for run in runs)
+        self._uses_views, self._is_causal = uses_views, is_causal
+        spans = pairwise(accumulate((reading.rows for reading in readings), initial=0))
         self._many: list[_Many] = []
         self._singles: _Tables = []
-        for (start, end), table in zip(spans, tables, strict=True):
+        for (start, end), reading in zip(spans, readings, strict=True):
+            table = reading.slots(pool.block_tokens)
             if end - start == 1:
                 self._singles.append((start, table))
             else:
@@ -98,6 +107,29 @@ class _Step:
                 scaling=scaling,
             )
         return out
+
+    def attend_apart(self, layer: int, query: torch.Tensor, scaling: float) -> Part:
+        keys, values = self._pool.keys(layer), self._pool.values(layer)
+        out = torch.empty_like(query)
+        weight = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
+        for many in self._many:
+            rows = slice(many.start, many.end)
+            out[rows], weight[rows] = part_of_many(
+                query[rows],
+                keys[many.slots],
+                values[many.slots],
+                scaling,
+                is_causal=self._is_causal,
+            )
+        for single in self._groups(None):
+            out[single.rows], weight[single.rows] = part_of_single(
+                query[single.rows],
+                keys[single.slots].view(*single.shape, *keys.shape[1:]),
+                values[single.slots].view(*single.shape, *values.shape[1:]),
+                bias=single.bias,
+                scaling=scaling,
+            )
+        return Part(out, weight)
 
     def _groups(self, window: int | None) -> list[_Single]:
         if window not in self._grouped:
@@ -158,34 +190,79 @@ def attend_many(
     out = torch.empty_like(query)
     keys = keys.permute(1, 2, 0)  # [kv heads, head size, tokens]
     values = values.transpose(0, 1)  # [kv heads, tokens, head size]
-    for start in range(0, rows, ROW_CHUNK):
-        end = min(start + ROW_CHUNK, rows)
+    for start, end in _row_chunks(rows):
         seen = slice(0, tokens - rows + end)
         if window is not None:
             seen = slice(max(0, tokens - rows + start + 1 - window), seen.stop)
-        chunk = query[start:end] * scaling
-        out[start:end] = _attend_chunk(chunk, keys[..., seen], values[:, seen], window)
+        chunk = query[start:end]
+        scores = _scores(chunk, keys[..., seen], scaling)
+        _hide(scores, end - start, window)
+        out[start:end] = _mix(scores, values[:, seen], chunk)
     return out
 
 
-def _attend_chunk(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None
-) -> torch.Tensor:
+def part_of_many(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scaling: float,
+    *,
+    is_causal: bool,
+) -> Part:
+    """As `attend_many` without a window, and what the keys weigh; or each row sees them all."""
+    rows, tokens = query.shape[0], keys.shape[0]
+    out = torch.empty_like(query)
+    weight = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
+    keys = keys.permute(1, 2, 0)  # [kv heads, head size, tokens]
+    values = values.transpose(0, 1)  # [kv heads, tokens, head size]
+    for start, end in _row_chunks(rows):
+        seen = slice(0, tokens - rows + end if is_causal else tokens)
+        chunk = query[start:end]
+        scores = _scores(chunk, keys[..., seen], scaling)
+        if is_causal:
+            _hide(scores, end - start, None)
+        out[start:end] = _mix(scores, values[:, seen], chunk)
+        # [kv heads, group * rows], in the order of the folded rows
+        weight[start:end] = _unfolded(scores.float().logsumexp(-1)[..., None], chunk)[..., 0]
+    return Part(out, weight)
+
+
+def _row_chunks(rows: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, rows, ROW_CHUNK):
+        yield start, min(start + ROW_CHUNK, rows)
+
+
+def _scores(query: torch.Tensor, keys: torch.Tensor, scaling: float) -> torch.Tensor:
+    """[kv heads, group * rows, tokens]: the heads that share a KV head are folded into rows."""
     rows, query_heads, size = query.shape
-    kv_heads, _, tokens = keys.shape
+    kv_heads = keys.shape[0]
     group = query_heads // kv_heads
-    # [kv heads, group * rows, head size]
-    folded = query.view(rows, kv_heads, group, size).permute(1, 2, 0, 3)
-    scores = folded.reshape(kv_heads, group * rows, size) @ keys
-    unfolded = scores.view(kv_heads, group, rows, tokens)
-    ahead = torch.ones(rows, rows, dtype=torch.bool, device=query.device).triu_(1)
-    unfolded[..., tokens - rows :].masked_fill_(ahead, -torch.inf)
+    folded = (query * scaling).view(rows, kv_heads, group, size).permute(1, 2, 0, 3)
+    return folded.reshape(kv_heads, group * rows, size) @ keys
+
+
+def _unfolded(folded: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """[rows, query heads, ...] of what is [kv heads, group * rows, ...], as `query` has them."""
+    rows, query_heads = query.shape[:2]
+    kv_heads, size = folded.shape[0], folded.shape[-1]
+    apart = folded.view(kv_heads, query_heads // kv_heads, rows, size)
+    return apart.permute(2, 0, 1, 3).reshape(rows, query_heads, size)
+
+
+def _hide(scores: torch.Tensor, rows: int, window: int | None) -> None:
+    """Takes what a row does not see, in place: the rows are the last of the tokens."""
+    kv_heads, folded, tokens = scores.shape
+    apart = scores.view(kv_heads, folded // rows, rows, tokens)
+    ahead = torch.ones(rows, rows, dtype=torch.bool, device=scores.device).triu_(1)
+    apart[..., tokens - rows :].masked_fill_(ahead, -torch.inf)
     if window is not None:
-        behind = torch.ones(rows, tokens, dtype=torch.bool, device=query.device)
-        unfolded.masked_fill_(behind.tril_(tokens - rows - window), -torch.inf)
+        behind = torch.ones(rows, tokens, dtype=torch.bool, device=scores.device)
+        apart.masked_fill_(behind.tril_(tokens - rows - window), -torch.inf)
+
+
+def _mix(scores: torch.Tensor, values: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     # torch keeps float32 inside a bfloat16 softmax; asking for a float32 result is 3x slower.
-    mixed = scores.softmax(-1) @ values
-    return mixed.view(kv_heads, group, rows, size).permute(2, 0, 1, 3).reshape(query.shape)
+    return _unfolded(scores.softmax(-1) @ values, query)
 
 
 def attend_single(
@@ -220,6 +297,26 @@ def attend_single(
         scale=scaling,
     )
     return mixed.reshape(batch, query_heads, size)
+
+
+def part_of_single(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    bias: torch.Tensor | None,
+    scaling: float,
+) -> Part:
+    """As `attend_single`, and what the keys weigh, which `scaled_dot_product_attention` keeps."""
+    batch, query_heads, size = query.shape
+    kv_heads = keys.shape[2]
+    folded = (query * scaling).view(batch, kv_heads, query_heads // kv_heads, size)
+    scores = folded @ keys.permute(0, 2, 3, 1)  # [batch, kv heads, group, tokens]
+    if bias is not None:
+        scores += bias[:, None, None]
+    mixed = scores.softmax(-1) @ values.transpose(1, 2)
+    weight = scores.float().logsumexp(-1)
+    return Part(mixed.reshape(batch, query_heads, size), weight.reshape(batch, query_heads))
 
 
 def _similar(singles: Iterable[tuple[int, NDArray[np.int64]]]) -> Iterator[_Tables]:

@@ -4,20 +4,34 @@ The flash-attn packages run on a GPU only (`tests/gpu`); here their place is tak
 are as strict (`tests/kit/flash.py`), so that what they would be called with is right.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import pytest
 import torch
 
+from engine.model.cascade import Cascade
 from engine.model.flash import Flash2, Flash3, Flash4, FlashAttention
 from engine.model.native.library import library
 from engine.model.native.passes import Reader
 from engine.model.pool import Pool
+from engine.model.reading import readings_of
 from engine.model.torch_attention import TorchAttention
 from tests.kit.flash import flash_attn_2, flash_attn_3, flash_attn_4
 from tests.kit.model import model_cache
-from tests.kit.paged import CASES, RAGGED, SCALING, WINDOWED, Case, MakeAttention, Sizes
+from tests.kit.paged import (
+    CASES,
+    CLOSE,
+    RAGGED,
+    SCALING,
+    SHARED,
+    WINDOWED,
+    Case,
+    MakeAttention,
+    Sizes,
+    reference_part,
+)
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -49,7 +63,19 @@ BACKENDS: Mapping[str, Backend] = {
 }
 SERVED = [(name, dtype) for name, backend in BACKENDS.items() for dtype in backend.dtypes]
 SERVED_WINDOWS = [(name, dtype) for name, dtype in SERVED if BACKENDS[name].knows_windows]
+SERVED_APART = [(name, dtype) for name, dtype in SERVED if name != "native"]
 COMPUTED = ("torch", "native")
+
+
+def cascaded(make: MakeAttention) -> MakeAttention:
+    """A backend that reads every shared prefix once, however little that saves."""
+
+    def over(pool: Pool, heads: int) -> Cascade:
+        backend = make(pool, heads)
+        assert isinstance(backend, TorchAttention | FlashAttention)
+        return Cascade(backend, pool, heads, detour_bytes=0)
+
+    return over
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -68,6 +94,47 @@ def test_a_window_hides_what_is_before_it(name, dtype, case):
     asked = Case(WINDOWED[case], dtype=dtype, block_tokens=backend.block_tokens)
 
     asked.assert_equal(asked.attend(backend.make))
+
+
+@pytest.mark.parametrize("case", SHARED)
+@pytest.mark.parametrize(("name", "dtype"), SERVED_APART)
+def test_07_a_prefix_that_is_read_once_for_all_changes_nothing(name, dtype, case):
+    backend = BACKENDS[name]
+    asked = Case(SHARED[case], dtype=dtype, block_tokens=backend.block_tokens)
+
+    asked.assert_equal(asked.attend(cascaded(backend.make)))
+
+
+@pytest.mark.parametrize(("name", "dtype"), SERVED_APART)
+def test_a_layer_with_a_window_reads_a_shared_prefix_as_far_as_it_sees_it(name, dtype):
+    backend = BACKENDS[name]
+    sizes = dataclasses.replace(SHARED["all behind one prefix"], window=100)
+    asked = Case(sizes, dtype=dtype, block_tokens=backend.block_tokens)
+
+    asked.assert_equal(asked.attend(cascaded(backend.make)))
+
+
+@pytest.mark.parametrize(("name", "dtype"), SERVED_APART)
+def test_a_backend_tells_what_the_keys_of_a_part_weigh(name, dtype):
+    backend = BACKENDS[name]
+    case = Case(Sizes([(700, 1), (300, 40), (600, 1)]), dtype=dtype, block_tokens=256)
+    case.attend(backend.make)
+    attention = backend.make(case.pool, 9)
+    assert isinstance(attention, TorchAttention | FlashAttention)
+    readings = readings_of(case.runs, 256)
+    close = CLOSE[dtype]
+
+    for step, is_causal in ((attention.causal(readings), True), (attention.full(readings), False)):
+        found = step.attend_apart(1, case.query, SCALING)
+        parts, row = [], 0
+        for one in case.sequences:
+            rows = case.query[row : row + one.rows]
+            parts.append(reference_part(rows, one.keys, one.values, SCALING, is_causal=is_causal))
+            row += one.rows
+        out, weight = map(torch.cat, zip(*parts, strict=True))
+        torch.testing.assert_close(found.out.double(), out, atol=close, rtol=close)
+        assert found.weight.dtype == torch.float32
+        torch.testing.assert_close(found.weight.double(), weight, atol=close, rtol=close)
 
 
 @pytest.mark.parametrize("block_tokens", [1, 5, 16, 64])

@@ -34,15 +34,15 @@ def flash_attn_2() -> SimpleNamespace:
         deterministic: bool = False,
         return_attn_probs: bool = False,
         block_table: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         assert block_table is not None
-        assert (dropout_p, softcap, return_attn_probs) == (0.0, 0.0, False)
+        assert (dropout_p, softcap) == (0.0, 0.0)
         runs = len(cu_seqlens_q) - 1
         _check_starts(cu_seqlens_q, runs, len(q))
         _check_ints(cu_seqlens_k, (runs + 1,))
         tokens = cu_seqlens_k.diff()
         assert max_seqlen_k == int(tokens.max()), "the longest sequence"
-        return _answer(
+        out, lse = _answer(
             q,
             k,
             v,
@@ -56,51 +56,10 @@ def flash_attn_2() -> SimpleNamespace:
             open_end=-1,
             page_step=256,
         )
+        # Without dropout it gives no probabilities, whatever the argument is called.
+        return (out, lse, torch.empty(0)) if return_attn_probs else out
 
-    def flash_attn_with_kvcache(  # noqa: PLR0917  as the package has it
-        q: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        k: None = None,
-        v: None = None,
-        rotary_cos: None = None,
-        rotary_sin: None = None,
-        cache_seqlens: torch.Tensor | None = None,
-        cache_batch_idx: None = None,
-        cache_leftpad: None = None,
-        block_table: torch.Tensor | None = None,
-        softmax_scale: float | None = None,
-        causal: bool = False,
-        window_size: Window = (-1, -1),
-        softcap: float = 0.0,
-        rotary_interleaved: bool = True,
-        alibi_slopes: None = None,
-        num_splits: int = 0,
-        return_softmax_lse: bool = False,
-    ) -> torch.Tensor:
-        assert block_table is not None and cache_seqlens is not None
-        batch, rows, heads, size = q.shape
-        starts = torch.arange(batch + 1, dtype=torch.int32) * rows
-        out = _answer(
-            q.reshape(batch * rows, heads, size),
-            k_cache,
-            v_cache,
-            starts=starts,
-            tokens=cache_seqlens,
-            table=block_table,
-            most_rows=rows,
-            scaling=softmax_scale,
-            causal=causal,
-            window=window_size,
-            open_end=-1,
-            page_step=256,
-        )
-        return out.view(q.shape)
-
-    return SimpleNamespace(
-        flash_attn_varlen_func=flash_attn_varlen_func,
-        flash_attn_with_kvcache=flash_attn_with_kvcache,
-    )
+    return SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
 
 
 def flash_attn_3() -> SimpleNamespace:
@@ -128,11 +87,11 @@ def flash_attn_3() -> SimpleNamespace:
         num_splits: int = 0,
         pack_gqa: bool | None = None,
         return_softmax_lse: bool = False,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         assert page_table is not None and cache_seqlens is not None
         assert cu_seqlens_q is not None and max_seqlen_q is not None
         _check_starts(cu_seqlens_q, len(page_table), len(q))
-        return _answer(
+        out, lse = _answer(
             q,
             k_cache,
             v_cache,
@@ -145,6 +104,7 @@ def flash_attn_3() -> SimpleNamespace:
             window=window_size,
             open_end=-1,
         )
+        return (out, lse, torch.empty(0), torch.empty(0)) if return_softmax_lse else out
 
     return SimpleNamespace(flash_attn_with_kvcache=flash_attn_with_kvcache)
 
@@ -172,13 +132,13 @@ def flash_attn_4() -> SimpleNamespace:
         num_splits: int = 1,
         pack_gqa: bool | None = None,
         return_lse: bool = False,
-    ) -> tuple[torch.Tensor, None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         assert cu_seqlens_k is None, "page_table is not supported with cu_seqlens_k"
         assert page_table is not None and seqused_k is not None
         assert cu_seqlens_q is not None and max_seqlen_q is not None
         _check_starts(cu_seqlens_q, len(page_table), len(q))
         assert max_seqlen_k is None or max_seqlen_k >= int(seqused_k.max())
-        out = _answer(
+        out, lse = _answer(
             q,
             k,
             v,
@@ -191,7 +151,7 @@ def flash_attn_4() -> SimpleNamespace:
             window=window_size,
             open_end=None,
         )
-        return out, None
+        return out, lse if return_lse else None
 
     return SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
 
@@ -210,8 +170,8 @@ def _answer(
     window: Window,
     open_end: int | None,
     page_step: int = 1,
-) -> torch.Tensor:
-    assert causal, "a turn never sees ahead"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[rows, heads, head size], and the log-sum-exp, float32 [heads, rows]."""
     assert q.dtype in (torch.bfloat16, torch.float16), "only fp16 and bf16"
     assert q.dtype == k.dtype == v.dtype, "query, key and value have the same dtype"
     assert q.stride(-1) == k.stride(-1) == v.stride(-1) == 1, "contiguous last dimensions"
@@ -231,10 +191,16 @@ def _answer(
     assert (left, right) == (open_end, open_end) or (right == 0 and left is not None and left >= 0)
     scale = size**-0.5 if scaling is None else scaling
     seen = None if left == open_end or left is None else left + 1
-    found = paged_reference(
-        q, k, v, row_starts=starts, tokens=tokens, tables=table, scaling=scale, window=seen
+    found, weight = paged_reference(
+        *(q, k, v),
+        row_starts=starts,
+        tokens=tokens,
+        tables=table,
+        scaling=scale,
+        window=seen,
+        is_causal=causal,
     )
-    return found.to(q.dtype)
+    return found.to(q.dtype), weight.float().T.contiguous()
 
 
 def _check_starts(starts: torch.Tensor, runs: int, rows: int) -> None:

@@ -7,13 +7,13 @@ reference is float64 and written down in the plainest way.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
-from engine.model.attention import Attention
 from engine.model.paged import PagedStep
 from engine.model.pool import KVShape, Pool
+from engine.model.reading import Attention, Part
 from engine.step import Run
 from tests.kit.model import run_of
 
@@ -33,6 +33,8 @@ class Sizes:
     heads: tuple[int, int] = (9, 3)
     head_size: int = 64
     window: int | None = None
+    shared: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Of a sequence: the earlier one that it begins like, and with how many tokens."""
 
 
 RAGGED = [(0, 1), (299, 1), (200, 49), (0, 70), (16, 1), (511, 1), (3, 2), (127, 130), (512, 1)]
@@ -52,6 +54,28 @@ CASES: Mapping[str, Sizes] = {
     "groups of five": Sizes([(30, 1), (30, 9), (0, 40)], heads=(10, 2)),
     "groups of seven": Sizes([(30, 1), (30, 9), (0, 40)], heads=(14, 2)),
     "wide heads": Sizes([(0, 33), (70, 1), (41, 12)], head_size=128),
+}
+
+SHARED: Mapping[str, Sizes] = {
+    "two behind one prefix": Sizes([(520, 1), (700, 1)], shared={1: (0, 512)}),
+    "all behind one prefix": Sizes(
+        [(513, 1), (512, 1), (512, 3), (1100, 1)], shared=dict.fromkeys((1, 2, 3), (0, 512))
+    ),
+    "a prefix that is all there was": Sizes([(512, 1), (512, 1)], shared={1: (0, 512)}),
+    "two prefixes, taking turns": Sizes(
+        [(900, 1), (600, 1), (800, 2), (530, 1)], shared={2: (0, 768), 3: (1, 512)}
+    ),
+    "some who share nothing": Sizes(
+        [(40, 1), (600, 1), (0, 30), (800, 1), (300, 7)], shared={3: (1, 512)}
+    ),
+    "a longer one inside": Sizes(
+        [(520, 1), (1300, 1), (1301, 1), (1290, 5)],
+        shared={1: (0, 512), 2: (1, 1280), 3: (1, 1280)},
+    ),
+    "one KV head behind a prefix": Sizes([(600, 1), (520, 4)], heads=(8, 1), shared={1: (0, 512)}),
+    "wide heads behind a prefix": Sizes(
+        [(600, 1), (520, 4)], heads=(4, 2), head_size=128, shared={1: (0, 512)}
+    ),
 }
 
 WINDOWED: Mapping[str, Sizes] = {
@@ -77,9 +101,19 @@ class Kept:
     def start(self) -> int:
         return len(self.keys) - self.rows
 
+    def begin_like(self, other: "Kept", blocks: int, block_tokens: int) -> None:
+        """Have its first blocks in common with another sequence."""
+        tokens = blocks * block_tokens
+        self.table[:blocks] = other.table[:blocks]
+        self.keys[:tokens], self.values[:tokens] = other.keys[:tokens], other.values[:tokens]
+
 
 class Case:
-    """Sequences in a poisoned pool, their blocks shuffled, or in order without an `order`."""
+    """Sequences in a poisoned pool, their blocks shuffled, or in order without an `order`.
+
+    Without `poisons_tails` the last block of a sequence is finite behind it as well: kernels that
+    load whole pages multiply what lies there with zero.
+    """
 
     def __init__(
         self,
@@ -89,6 +123,7 @@ class Case:
         dtype: torch.dtype = torch.float32,
         device: torch.device = CPU,
         order: int | None = 0,
+        poisons_tails: bool = True,
     ) -> None:
         generator = torch.Generator().manual_seed(1)
 
@@ -113,13 +148,20 @@ class Case:
             poison=True,
         )
         self.heads, self.window = heads, sizes.window
-        self.sequences = []
-        for (start, rows), count in zip(sizes.runs, counts, strict=True):
+        self.sequences: list[Kept] = []
+        for at, ((start, rows), count) in enumerate(zip(sizes.runs, counts, strict=True)):
             table, blocks = blocks[:count], blocks[count:]
             tokens = start + rows
             keys, values = draw(tokens, kv_heads), draw(tokens, kv_heads)
             self.sequences.append(Kept(rows, keys, values, table))
+            if at in sizes.shared:
+                first, shared = sizes.shared[at]
+                like = self.sequences[first]
+                self.sequences[at].begin_like(like, shared // block_tokens, block_tokens)
         self.query = draw(sum(rows for _, rows in sizes.runs), heads)
+        if not poisons_tails:
+            self.pool.key_blocks(1)[[one.table[-1] for one in self.sequences]] = 0
+            self.pool.value_blocks(1)[[one.table[-1] for one in self.sequences]] = 0
         self._write_histories()
 
     @property
@@ -189,17 +231,32 @@ def reference(
     `query` is [rows, query heads, head size], `keys` and `values` [tokens, KV heads, head size]; a
     row sees the last `window` positions up to its own, all of them where that is None.
     """
+    return reference_part(query, keys, values, scaling, window=window).out
+
+
+def reference_part(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scaling: float,
+    *,
+    window: int | None = None,
+    is_causal: bool = True,
+) -> Part:
+    """The same and the log-sum-exp of the scores, [rows, query heads]; or each row sees all keys."""
     group = query.shape[1] // keys.shape[1]
     keys = keys.double().repeat_interleave(group, 1)
     values = values.double().repeat_interleave(group, 1)
     scores = torch.einsum("rhd,thd->hrt", query.double(), keys) * scaling
-    positions = torch.arange(len(keys), device=query.device)
-    own = positions[len(keys) - len(query) :, None]
-    hidden = positions > own
-    if window is not None:
-        hidden |= positions <= own - window
-    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-    return torch.einsum("hrt,thd->rhd", weights, values)
+    if is_causal:
+        positions = torch.arange(len(keys), device=query.device)
+        own = positions[len(keys) - len(query) :, None]
+        hidden = positions > own
+        if window is not None:
+            hidden |= positions <= own - window
+        scores = scores.masked_fill(hidden, -torch.inf)
+    out = torch.einsum("hrt,thd->rhd", scores.softmax(-1), values)
+    return Part(out, scores.logsumexp(-1).T)
 
 
 def paged_reference(
@@ -212,13 +269,16 @@ def paged_reference(
     tables: torch.Tensor,
     scaling: float,
     window: int | None,
-) -> torch.Tensor:
+    is_causal: bool,
+) -> Part:
     """The same of several sequences in blocks: [blocks, block tokens, KV heads, head size]."""
-    out = []
+    found = []
     for run, table in enumerate(tables.long()):
         rows = query[int(row_starts[run]) : int(row_starts[run + 1])]
         keys, values = (
             blocks[table].flatten(0, 1)[: int(tokens[run])] for blocks in (key_blocks, value_blocks)
         )
-        out.append(reference(rows, keys, values, scaling, window=window))
-    return torch.cat(out)
+        found.append(
+            reference_part(rows, keys, values, scaling, window=window, is_causal=is_causal)
+        )
+    return Part(*map(torch.cat, zip(*found, strict=True)))
