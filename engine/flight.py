@@ -85,6 +85,9 @@ class Flight:
         self.job = prepared(job)
         self.stream = JobStream()
         self.losses = 0
+        """Engines that were lost while they had it, since its last token."""
+        self.is_asked = False
+        """Of an engine, which may be lost with it."""
         self._sent: list[int] = []
         self._started = False
 
@@ -96,6 +99,7 @@ class Flight:
                 self._started = True
             case Delta(token_ids=token_ids):
                 self._sent.extend(token_ids)
+                self.losses = 0
             case Finished():
                 pass
         self.stream.put(event)
@@ -108,6 +112,35 @@ class Flight:
     def fail(self, error: EngineError) -> None:
         """Give the job up: it is finished with what was sent of it."""
         self.stream.put(failed(self.job.job_id, self.resumed().resumed_output, error))
+
+
+class Flights(dict[int, Flight]):
+    """All jobs in flight, by their requests, and which of them may be what kills engines.
+
+    One that was in flight in `limit` lost engines, without a token between, is given up. The suspects,
+    which would be next, are asked one at a time, so that the guilty one goes alone.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def lose(self) -> list[Flight]:
+        """An engine was lost with what it was asked; those that are given up, which are gone."""
+        for flight in self.values():
+            flight.losses += flight.is_asked
+            flight.is_asked = False
+        given_up = [key for key, flight in self.items() if flight.losses >= self._limit]
+        return [self.pop(key) for key in given_up]
+
+    def is_suspect(self, flight: Flight) -> bool:
+        return 0 < flight.losses == self._limit - 1
+
+    def next_suspect(self) -> tuple[int, Flight] | None:
+        """To be asked now: None while one is under way, which its next token clears."""
+        suspects = [item for item in self.items() if self.is_suspect(item[1])]
+        is_one_asked = any(flight.is_asked for _, flight in suspects)
+        return suspects[0] if suspects and not is_one_asked else None
 
 
 def prepared(job: Job) -> Job:

@@ -3,6 +3,11 @@
 When the process dies or hangs, a new one takes over all that was asked: calls are sent again, and
 jobs with the tokens already sent as `resumed_output`, so that readers see a pause and the answer
 that an undisturbed engine would have given. Imports no torch. Belongs to one event loop.
+
+    serves ──> starts again ──> away ──> serves        ended by `aclose` alone
+       └─────────────┴────────────┘
+
+Away, nothing is kept waiting: whoever asks is told at once, until one of the tries brings an engine.
 """
 
 import asyncio
@@ -34,7 +39,7 @@ from engine.api import (
 )
 from engine.config import EngineConfig
 from engine.errors import Corrupt, EngineClosed, EngineError, EngineLost, InvalidJob
-from engine.flight import Flight, refused
+from engine.flight import Flight, Flights, refused
 from engine.process import EngineProcess, first_of
 
 log = logging.getLogger("keepwarm.engine")
@@ -52,10 +57,13 @@ class Care(msgspec.Struct, frozen=True, kw_only=True):
     hung_s: float = 60.0
     """A heartbeat passes through the thread that computes, so this outlasts the longest step."""
     restarts: int = 5
-    """In a row, without a heartbeat between."""
+    """In a row, without a token or a heartbeat between; then it is away."""
     backoff_s: float = 0.2
+    away_s: float = 10.0
+    """Between two tries while it is away: the memory or the disk that it lacks may be free again."""
     losses: int = 3
-    """What was in flight in so many lost engines is given up: it may be what kills them."""
+    """What was in flight in so many lost engines, without a token between, is given up: it may be what
+    kills them. Those that would be next are asked one at a time, so that it goes alone."""
     closing_s: float = 30.0
     """For parking what is warm: 2 GiB take 20 s on a slow disk."""
 
@@ -66,6 +74,8 @@ class _Question:
     def __init__(self, call: wire.Call) -> None:
         self.call = call
         self.losses = 0
+        self.is_asked = False
+        """Of a process, which may be lost with it."""
         self.answer: asyncio.Future[wire.ReplyBody] = asyncio.get_running_loop().create_future()
 
 
@@ -86,11 +96,12 @@ class RemoteEngine:
         self._started = asyncio.Event()
         self._started.set()
         self._ended: EngineError | None = None
+        self._away: EngineLost | None = None
         self._closing = asyncio.Lock()
         self._failures = 0
         self._restarts = 0
         self._request_ids = itertools.count(1)
-        self._flights: dict[int, Flight] = {}
+        self._flights = Flights(care.losses)
         self._questions: dict[int, _Question] = {}
         self._watchers: dict[int, asyncio.Queue[CacheEvent | EngineError]] = {}
         self._supervisor = asyncio.create_task(self._supervise(process))
@@ -116,7 +127,7 @@ class RemoteEngine:
 
     async def info(self) -> ModelCard:
         await self._started.wait()
-        self._raise_if_ended()
+        self._raise_if_gone()
         assert self._process is not None
         return self._process.card
 
@@ -124,11 +135,11 @@ class RemoteEngine:
         return (await self._ask(wire.Render(request=request), wire.RenderReply)).rendered
 
     async def generate(self, job: Job) -> AsyncGenerator[JobEvent, None]:
-        self._raise_if_ended()
+        self._raise_if_gone()
         try:
             flight = Flight(job)
             call = self._call(wire.Generate(job=flight.job))
-            self._send(call)
+            flight.is_asked = self._send(call)
         except InvalidJob as error:
             yield refused(job.job_id, error)
             return
@@ -138,7 +149,8 @@ class RemoteEngine:
                 yield event
         finally:
             if self._flights.pop(call.request_id, None) is not None:
-                self._send(wire.Call(request_id=call.request_id, body=wire.Drop()))
+                self._drop(call)
+                self._ask_suspect()
 
     async def cancel(self, job_id: JobId) -> Cancelled:
         return (await self._ask(wire.Cancel(job_id=job_id), wire.CancelReply)).cancelled
@@ -154,7 +166,7 @@ class RemoteEngine:
         return (await self._ask(wire.ReadSnapshot(tree=tree), wire.SnapshotReply)).snapshot
 
     async def watch(self, after: int) -> AsyncGenerator[CacheEvent, None]:
-        self._raise_if_ended()
+        self._raise_if_gone()
         call = self._call(wire.Watch(after=after))
         arriving: asyncio.Queue[CacheEvent | EngineError] = asyncio.Queue(WATCH_EVENTS)
         self._watchers[call.request_id] = arriving
@@ -165,7 +177,7 @@ class RemoteEngine:
             raise event
         finally:
             del self._watchers[call.request_id]
-            self._send(wire.Call(request_id=call.request_id, body=wire.Drop()))
+            self._drop(call)
 
     async def aclose(self) -> None:
         async with self._closing:
@@ -181,20 +193,24 @@ class RemoteEngine:
     def _call(self, body: wire.CallBody) -> wire.Call:
         return wire.Call(request_id=next(self._request_ids), body=body)
 
-    def _send(self, call: wire.Call) -> None:
-        """While the process is away nothing is sent: the next one is asked everything again."""
+    def _send(self, call: wire.Call) -> bool:
+        """False while there is no process: the next one is asked everything again."""
         if self._process is not None:
             self._process.send(call)
+        return self._process is not None
+
+    def _drop(self, call: wire.Call) -> None:
+        self._send(wire.Call(request_id=call.request_id, body=wire.Drop()))
 
     async def _ask(self, body: wire.CallBody, kind: type[_Reply]) -> _Reply:
-        self._raise_if_ended()
+        self._raise_if_gone()
         return await self._answer(body, kind)
 
     async def _answer(self, body: wire.CallBody, kind: type[_Reply]) -> _Reply:
         question = _Question(self._call(body))
         self._questions[question.call.request_id] = question
         try:
-            self._send(question.call)
+            question.is_asked = self._send(question.call)
             reply = await question.answer
         finally:
             del self._questions[question.call.request_id]
@@ -202,9 +218,9 @@ class RemoteEngine:
             raise Corrupt(f"the engine answered {type(reply).__name__}, not {kind.__name__}")
         return reply
 
-    def _raise_if_ended(self) -> None:
-        if self._ended is not None:
-            raise self._ended
+    def _raise_if_gone(self) -> None:
+        if gone := self._ended or self._away:
+            raise gone
 
     # ------------------------------------------------------------ hearing
 
@@ -223,9 +239,7 @@ class RemoteEngine:
         match reply.body:
             case Started() | Delta() | Finished() as event:
                 if flight := self._flights.get(request_id):
-                    flight.take(event)
-                if isinstance(event, Finished):
-                    self._flights.pop(request_id, None)
+                    self._take(request_id, flight, event)
             case wire.WatchReply(event=change):
                 _offer(self._watchers.get(request_id), change)
             case wire.FailedReply(failure=failure):
@@ -235,9 +249,20 @@ class RemoteEngine:
                 if question and not question.answer.done():
                     question.answer.set_result(body)
 
+    def _take(self, request_id: int, flight: Flight, event: JobEvent) -> None:
+        was_suspect = self._flights.is_suspect(flight)
+        flight.take(event)
+        if isinstance(event, Delta):
+            self._failures = 0
+        elif isinstance(event, Finished):
+            del self._flights[request_id]
+        if was_suspect:
+            self._ask_suspect()
+
     def _deliver_error(self, request_id: int, error: EngineError) -> None:
         if flight := self._flights.pop(request_id, None):
             flight.stream.fail(error)
+            self._ask_suspect()
         question = self._questions.get(request_id)
         if question and not question.answer.done():
             question.answer.set_exception(error)
@@ -246,11 +271,11 @@ class RemoteEngine:
     # ------------------------------------------------------------ supervision
 
     async def _supervise(self, process: EngineProcess) -> None:
-        """Attend one process after another until closed or until no new one can be started."""
+        """Attend one process after another until closed."""
         try:
             while True:
                 await self._attend(process)
-                self._raise_if_ended()
+                self._raise_if_gone()
                 process = await self._start_again()
                 self._adopt(process)
         except EngineError as error:
@@ -271,6 +296,7 @@ class RemoteEngine:
         finally:
             self._process = None
             self._started.clear()
+            self._count_losses()
             await process.stop(patience_s=self._care.closing_s if self._ended else 0)
 
     async def _feel_pulse(self) -> None:
@@ -286,43 +312,57 @@ class RemoteEngine:
             self._failures = 0
 
     async def _start_again(self) -> EngineProcess:
-        """Raises `EngineLost` after too many lives in a row, `Misconfigured` at once."""
-        while self._failures < self._care.restarts:
-            await asyncio.sleep(self._care.backoff_s * (2**self._failures - 1))
+        """Tried for ever: what it lacks, such as memory, disk or the model's file, may come back."""
+        while True:
+            if self._failures < self._care.restarts:
+                await asyncio.sleep(self._care.backoff_s * (2**self._failures - 1))
+            else:
+                self._tell_away()
+                await asyncio.sleep(self._care.away_s)
             self._failures += 1
             try:
                 return await EngineProcess.start(self._config, self._report)
-            except EngineLost as error:
+            except EngineError as error:
                 log.error("%s", error)
-        raise EngineLost(f"the engine died {self._failures + 1} times in a row")
+
+    def _tell_away(self) -> None:
+        """Whoever waits is told, and whoever comes is told at once."""
+        self._away = EngineLost(f"the engine died {self._failures + 1} times in a row")
+        self._started.set()
+        self._fail_all(self._away)
 
     def _adopt(self, process: EngineProcess) -> None:
         """Ask the new process all that is unanswered: jobs first, since cancels refer to them."""
         self._process = process
         self._restarts += 1
+        self._away = None
         self._started.set()
-        for request_id, flight in list(self._flights.items()):
-            self._resubmit(request_id, flight)
-        for request_id, question in self._questions.items():
-            self._ask_again(request_id, question)
+        for request_id, flight in self._flights.items():
+            if not self._flights.is_suspect(flight):
+                self._resubmit(request_id, flight)
+        self._ask_suspect()
+        for question in self._questions.values():
+            question.is_asked = self._send(question.call)
         for request_id in self._watchers:
             process.send(wire.Call(request_id=request_id, body=wire.Watch(after=0)))
 
-    def _ask_again(self, request_id: int, question: _Question) -> None:
-        question.losses += 1
-        if question.losses < self._care.losses:
-            self._send(question.call)
-        else:
-            error = EngineLost(f"{question.losses} engines were lost while this was asked")
-            self._deliver_error(request_id, error)
-
     def _resubmit(self, request_id: int, flight: Flight) -> None:
-        flight.losses += 1
-        if flight.losses < self._care.losses:
-            self._send(wire.Call(request_id=request_id, body=wire.Generate(job=flight.resumed())))
-            return
-        del self._flights[request_id]
-        flight.fail(EngineLost(f"{flight.losses} engines were lost while this job ran"))
+        body = wire.Generate(job=flight.resumed())
+        flight.is_asked = self._send(wire.Call(request_id=request_id, body=body))
+
+    def _ask_suspect(self) -> None:
+        if suspect := self._flights.next_suspect():
+            self._resubmit(*suspect)
+
+    def _count_losses(self) -> None:
+        """Give up what was asked once too often; the rest is for the next engine."""
+        for flight in self._flights.lose():
+            flight.fail(EngineLost(f"{flight.losses} engines were lost while this job ran"))
+        for request_id, question in list(self._questions.items()):
+            question.losses += question.is_asked
+            if question.losses >= self._care.losses:
+                error = EngineLost(f"{question.losses} engines were lost while this was asked")
+                self._deliver_error(request_id, error)
 
     async def _drain(self) -> None:
         """Let the engine finish what runs as cancelled, and close in order."""
@@ -338,6 +378,9 @@ class RemoteEngine:
         """Nothing more will be answered; whoever waits learns why."""
         self._ended = self._ended or error
         self._started.set()
+        self._fail_all(error)
+
+    def _fail_all(self, error: EngineError) -> None:
         for request_id in [*self._flights, *self._questions, *self._watchers]:
             self._deliver_error(request_id, error)
 

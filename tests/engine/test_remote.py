@@ -1,5 +1,6 @@
 """An engine's process may die, hang or never start; what was asked of it is answered all the same."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest_asyncio
 
 from engine.api import Delta, FinishReason, Job, JsonGrammar, Limits, OwnerId, Sampling
 from engine.errors import EngineLost, Misconfigured
+from engine.process import EngineProcess
 from engine.remote import Care, RemoteEngine
 from tests.kit.engines import (
     GREEDY,
@@ -150,18 +152,42 @@ def own_folder(monkeypatch):
         yield
 
 
-async def test_an_engine_that_keeps_dying_is_given_up_and_leaves_nothing():
+async def test_while_an_engine_keeps_dying_all_are_told_and_then_it_serves_again():
     engines, files = own_engines(), own_files()
-    async with open_remote(care=Care(restarts=0)) as engine:
+    async with open_remote(care=Care(restarts=0, away_s=0.5)) as engine:
         prompt = await first_prompt(engine, "Tell me a story.")
         job = a_job(prompt, limits=Limits(max_output_tokens=200, ignore_eos=True))
 
         with pytest.raises(EngineLost):
             await play_killing(engine, job, after_tokens=2)
-        with pytest.raises(EngineLost):
-            await engine.stats()
+        for call in (engine.stats, engine.info, engine.generate(job).__anext__):
+            with pytest.raises(EngineLost):
+                await call()
+        async with asyncio.timeout(120):
+            while engine.pid is None:  # noqa: ASYNC110  what is waited for has no event
+                await asyncio.sleep(0)
+        outcome = await play(engine, shortened(job, tokens=3))
 
+    assert len(outcome.token_ids) == 3
     assert (own_engines(), own_files()) == (engines, files)
+
+
+async def test_an_engine_that_cannot_start_is_tried_until_it_can(monkeypatch):
+    """Its files may be on a disk that is away for a while."""
+    start, tries = EngineProcess.start, list[str]()
+
+    async def away_twice(config, report):
+        if len(tries) < 2:
+            tries.append("away")
+            raise Misconfigured("the model's file is not there")
+        return await start(config, report)
+
+    async with open_remote(care=Care(backoff_s=0.0)) as engine:
+        monkeypatch.setattr(EngineProcess, "start", away_twice)
+        process_of(engine).kill()
+
+        assert (await engine.stats()).restarts == 1
+        assert len(tries) == 2
 
 
 async def test_a_job_that_was_in_flight_in_every_lost_engine_is_given_up():
@@ -205,24 +231,43 @@ def test_a_parent_that_only_connects_never_loads_torch():
     assert loaded.stdout == b"False\n"
 
 
+async def test_an_answer_that_gets_on_outlives_any_number_of_engines():
+    async with open_remote(care=Care(losses=2, restarts=1, backoff_s=0.0)) as engine:
+        prompt = await first_prompt(engine, "Tell me a story.")
+        job = a_job(prompt, limits=Limits(max_output_tokens=40, ignore_eos=True))
+        undisturbed = await play(engine, job)
+
+        outcome = await play_killing(engine, job, after_tokens=5, strikes=4)
+        restarts = (await engine.stats()).restarts
+
+    assert outcome.token_ids == undisturbed.token_ids
+    assert restarts == 4
+
+
 def shortened(job: Job, *, tokens: int) -> Job:
     return a_job(job.token_ids, limits=Limits(max_output_tokens=tokens))
 
 
 async def play_killing(
-    engine: RemoteEngine, job: Job, *, after_tokens: int, number: int = signal.SIGKILL
+    engine: RemoteEngine,
+    job: Job,
+    *,
+    after_tokens: int,
+    number: int = signal.SIGKILL,
+    strikes: int = 1,
 ) -> Outcome:
-    """Play a job and strike its engine once, when so many tokens have arrived."""
+    """Play a job and strike each of its engines, when so many tokens have arrived of it."""
     events = []
-    struck = False
+    struck = 0
     async with aclosing(engine.generate(job)) as stream:
         async for event in stream:
             events.append(event)
             deltas = [event for event in events if isinstance(event, Delta)]
-            if not struck and sum(len(delta.token_ids) for delta in deltas) >= after_tokens:
-                struck = True
+            arrived = sum(len(delta.token_ids) for delta in deltas)
+            if struck < strikes and arrived >= after_tokens * (struck + 1):
+                struck += 1
                 process_of(engine).send_signal(number)
-    assert struck
+    assert struck == strikes
     return Outcome(events=tuple(events))
 
 
