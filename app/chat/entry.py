@@ -4,6 +4,7 @@ PURE but for new ids and the time. Nothing here looks anything up or asks who ow
 """
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import msgspec
 
@@ -52,6 +53,7 @@ from engine.api import (
 
 TITLE_CHARACTERS = 60
 CUT = "\N{REPLACEMENT CHARACTER}"
+_LATER = timedelta(microseconds=1)
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +132,10 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
 def make_entry(considered: Considered) -> Entry:
     """Everything that the accepted turn stores; its reply is still empty."""
     request, prompt = considered.request, considered.prompt
-    inputs = _inputs(considered)
+    inputs = _in_order(considered, _inputs(considered))
     reply = _reply(considered, inputs) if request.generate else None
+    if reply is not None:
+        *_, reply = _in_order(considered, (*inputs, reply))
     begins = considered.branch.conversation is None and request.store
     appended = request.act is Act.APPEND
     return Entry(
@@ -230,6 +234,17 @@ def _copy(node: Node) -> Node:
         head_token_ids=None,
         client_message_id=None,
     )
+
+
+def _in_order(considered: Considered, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Each made after the one that it follows, also by a clock that was set back meanwhile."""
+    last = considered.branch.path[-1].created_at if considered.branch.path else None
+    ordered: list[Node] = []
+    for node in nodes:
+        at = node.created_at if last is None else max(node.created_at, last + _LATER)
+        ordered.append(msgspec.structs.replace(node, created_at=at))
+        last = at
+    return tuple(ordered)
 
 
 def _chain(nodes: list[Node], parent_id: MessageId | None) -> list[Node]:

@@ -61,10 +61,12 @@ _UNIQUE = {"23505", "SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"}
 _CROSSED = {"40001", "40P01"}
 """How PostgreSQL says that it gave a transaction up for another one; SQLite never does."""
 _OUT_OF_ORDER = (
-    *("08", "53", "57", "55P03"),
+    *("08", "53", "57", "58", "25006", "55P03"),
     *("SQLITE_BUSY", "SQLITE_CANTOPEN", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY"),
 )
-"""How each begins to say that it has no connection, no room, no more time, or is about to stop."""
+"""How each begins to say that it has no connection, room or time, may not write, or is stopping."""
+_TOUCH = text("UPDATE alembic_version SET version_num = version_num")
+"""Changes nothing, and is written all the same."""
 RETRY_AFTER_S = 1.0
 AGAIN_S = (0.02, 0.1, 0.5)
 """Pauses before plain work that was given up is done again: the other one is to be quicker."""
@@ -119,6 +121,8 @@ class Database:
         # file's lock against each other.
         self._writer: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
         self._apart: _Apart | None = None
+        self._stores = True
+        """Whether the last transaction that wrote was stored, as far as the disk was concerned."""
         if self.is_sqlite:
             self._writer = asyncio.Lock()
             _tune_sqlite(self.engine.sync_engine)
@@ -155,7 +159,7 @@ class Database:
     async def _write(self, synchronous: str) -> AsyncIterator[AsyncSession]:
         with self.figures.timed("write") as began:
             async with self._writer, self._sessions() as session:
-                with _translated():
+                with self._watched("write"), _translated():
                     async with session.begin():
                         with _reaching():
                             _ = await session.connection(
@@ -206,7 +210,7 @@ class Database:
     async def _once(
         self, kind: str, work: Callable[[Session], T], options: Mapping[str, object]
     ) -> T:
-        with self.figures.timed(kind) as began, _translated():
+        with self.figures.timed(kind) as began, self._watched(kind), _translated():
             if self._apart is None:
                 async with self._sessions() as session:
                     with _reaching():
@@ -219,13 +223,25 @@ class Database:
             async with self._writer if kind == "write" else contextlib.nullcontext():
                 return await self._apart.run(work, options, began, commits=kind == "write")
 
-    async def answers(self) -> bool:
-        """Whether a transaction can begin now; a driver's failure is an answer too."""
+    @contextlib.contextmanager
+    def _watched(self, kind: str) -> Iterator[None]:
+        """Around whatever may write: a full disk lets everybody read."""
         try:
-            async with self.read():
-                return True
+            yield
+            self._stores |= kind == "write"
+        except Unavailable as error:
+            self._stores &= kind != "write" or isinstance(error, _Crossed)
+            raise
+
+    async def answers(self) -> bool:
+        """Whether a transaction can begin now, and be stored where the last one was not."""
+        try:
+            await self.look(lambda _: None)
+            if not self._stores:
+                await self.note(lambda session: session.execute(_TOUCH))
         except Unavailable:
             return False
+        return True
 
     async def aclose(self) -> None:
         if self._apart is not None:
@@ -312,8 +328,7 @@ def _gone() -> Conflict:
 
 
 def _away(error: Exception) -> Unavailable:
-    found = getattr(error, "orig", None) or error
-    LOG.warning("the database is away: %s", type(found).__name__)
+    LOG.warning("the database is away: %s", type(getattr(error, "orig", None) or error).__name__)
     return Unavailable("The database is away; try again in a moment.", retry_after_s=RETRY_AFTER_S)
 
 

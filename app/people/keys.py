@@ -4,6 +4,7 @@ A key carries its user's rights, as far as its scopes go, and no others. What ke
 elsewhere.
 """
 
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.base import Database, serialise
 from app.db.models import ApiKey, User
 from app.db.types import AccountRole, AuditAct, KeyScope
-from app.errors import InvalidRequest, NotFound, Unauthenticated
+from app.errors import InvalidRequest, NotFound, Unauthenticated, Unavailable
 from app.ids import KeyId, UserId, new_key_id, new_user_id
 from app.options import SHORTEST_API_KEY
 from app.people.accounts import Accounts, Principal, digest, new_secret, normal_name
@@ -134,7 +135,8 @@ class Keys:
             raise Unauthenticated("This API key is not valid.", code="invalid_api_key")
         key, role = row
         if key.last_used_at is None or now - key.last_used_at >= _TOUCH:
-            await self._touch(key.id, now)
+            with contextlib.suppress(Unavailable):  # on a full disk one may still read
+                await self._touch(key.id, now)
         return Principal(
             user_id=key.user_id,
             role=role,

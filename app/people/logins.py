@@ -4,6 +4,7 @@ A login is an opaque token in a cookie and a row here, so that it can be listed 
 password has to wait longer each time, at the door and where it is asked for again.
 """
 
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db.base import Database
 from app.db.models import AuditEntry, Login, PasswordLink, User
 from app.db.types import AccountRole, AuditAct, utc_now
-from app.errors import Forbidden, NotFound, TooMany, Unauthenticated
+from app.errors import Forbidden, NotFound, TooMany, Unauthenticated, Unavailable
 from app.ids import LoginId, UserId, new_login_id
 from app.people.accounts import (
     LONGEST_EMAIL,
@@ -35,6 +36,8 @@ ABSOLUTE = timedelta(days=90)
 """A login ends after so long, however busy."""
 FRESH = timedelta(minutes=10)
 """For so long signing in counts as having said who one is."""
+_NO_TIME = timedelta()
+"""Who signed in after now did so by another clock."""
 _TOUCH = timedelta(minutes=5)
 """Being seen is written down at most this often."""
 
@@ -106,7 +109,8 @@ class Logins:
         async with self._db.read() as session:
             failed = (await session.execute(query)).all()
         for at, details, user_id, email, came_in_at in failed:
-            ago_s = (now - at).total_seconds()
+            # One that a clock which was set back has still before it is not waited for.
+            ago_s = max(0.0, (now - at).total_seconds())
             address = details.get("address")
             claims: tuple[Claim, ...]
             if email is None:
@@ -133,7 +137,8 @@ class Logins:
             raise Unauthenticated("You are not signed in.")
         login, role = row
         if now - login.last_seen_at >= _TOUCH:
-            await self._touch(login, now)
+            with contextlib.suppress(Unavailable):  # on a full disk one may still read
+                await self._touch(login, now)
         return _principal(login, role)
 
     async def roles(self, login_ids: Sequence[LoginId]) -> dict[str, AccountRole]:
@@ -207,7 +212,7 @@ class Logins:
             login = await session.get(Login, principal.credential_id)
         if user is None or user.password_hash:
             await self.confirm(principal, password or "")
-        elif login is None or self._now() - login.created_at > FRESH:
+        elif login is None or not _NO_TIME <= self._now() - login.created_at <= FRESH:
             raise Forbidden(
                 "You signed in too long ago for this. Sign in again, and then ask again.",
                 code="login_too_old",

@@ -2,10 +2,13 @@
 
 import asyncio
 import base64
+import itertools
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import update
 
+from app.chat import entry
 from app.chat.conversations import Changes, Shelf
 from app.chat.library import DEFAULT_PERSONA
 from app.chat.liveness import session_of
@@ -44,6 +47,28 @@ async def test_the_first_message_gives_the_title(db: Database):
             titles[text] = found.title
 
     assert list(titles.values()) == ["Short one", "word" + " word" * 10 + "…", "x" * 59 + "…"]
+
+
+async def test_a_message_is_newer_than_what_it_follows_whatever_the_clock_says(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    """Set forth for a while and back, between turns and within them: pages stay in order."""
+    ahead = itertools.cycle([0, 400, 0, -400, 10])
+
+    def now() -> datetime:
+        return utc_now() + timedelta(days=next(ahead))
+
+    async with open_domain(db, EchoEngine()) as domain:
+        ann = await new_person(db)
+        monkeypatch.setattr(entry, "utc_now", now)
+        conversation = await domain.conversations.create(ann.user_id)
+        for number in range(6):
+            await domain.say(ann, conversation.id, f"message {number}")
+        found = await domain.conversations.messages(ann.user_id, conversation.id)
+        page = await domain.conversations.page(ann.user_id, conversation.id, limit=5)
+
+    assert [one.parent_id for one in found] == [None, *(one.id for one in found[:-1])]
+    assert [one.id for one in page.items] == [one.id for one in found[:-6:-1]]
 
 
 async def test_the_messages_are_the_whole_tree_with_responses(db: Database):

@@ -587,6 +587,41 @@ async def test_a_database_that_goes_in_the_middle_is_told_and_comes_back(db: Dat
     assert found.name == ""
 
 
+async def test_a_database_that_stores_nothing_any_more_says_so_until_it_stores_again(
+    db: Database, user: User
+):
+    """It lets everybody look all the while, as a full disk and a standby do."""
+
+    def rename(session: Session) -> None:
+        session.execute(update(User).values(name="Bea"))
+
+    await make_read_only(db, "on")
+    with pytest.raises(Unavailable):
+        await db.write(rename)
+    refused = await db.answers()
+    await make_read_only(db, "off")
+
+    assert not refused
+    assert await db.answers()
+    await db.write(rename)
+    async with db.read() as session:
+        found = await session.get(User, user.id)
+    assert found is not None
+    assert found.name == "Bea"
+
+
+async def make_read_only(db: Database, switch: str) -> None:
+    if db.is_sqlite:
+        await db.look(lambda session: session.execute(text(f"PRAGMA query_only = {switch}")))
+        return
+    async with db.begin() as session:
+        await session.execute(text("SET TRANSACTION READ WRITE"))
+        name = db.url.database
+        set_it = f"ALTER DATABASE {name} SET default_transaction_read_only = {switch}"
+        await session.execute(text(set_it))
+    await db.engine.dispose()  # whoever connects anew obeys
+
+
 async def test_work_that_nobody_waits_for_any_more_is_over_before_the_next_begins(sqlite: Database):
     """A thread cannot be called back; the writer's place is its own until its commit."""
     loop, writer = asyncio.get_running_loop(), cast("asyncio.Lock", sqlite._writer)

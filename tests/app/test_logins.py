@@ -2,16 +2,24 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, NoReturn
 
 import pytest
 from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
+from sqlalchemy import update
 
 from app.db.base import Database
-from app.db.models import Login, User
+from app.db.models import AuditEntry, Login, User
 from app.db.types import AccountRole, utc_now
-from app.errors import Forbidden, InvalidRequest, NotFound, TooMany, Unauthenticated
+from app.errors import (
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    TooMany,
+    Unauthenticated,
+    Unavailable,
+)
 from app.ids import LoginId
 from app.people.accounts import Accounts
 from app.people.keys import Keys
@@ -263,6 +271,41 @@ async def test_what_failed_before_one_came_in_is_forgotten_by_a_restart_as_well(
     for _ in range(4):
         with pytest.raises(Unauthenticated):
             await again.login(ADA, "guess guess", **WHERE)
+
+
+async def test_what_failed_by_a_clock_that_was_ahead_is_not_waited_for_after_a_restart(
+    db: Database, accounts: Accounts, logins: Logins, clock: Clock
+):
+    await make_ada(accounts)
+    for _ in range(8):
+        clock.now += timedelta(minutes=15)
+        with pytest.raises(Unauthenticated):
+            await logins.login(ADA, "guess guess", **WHERE)
+    async with db.begin() as session:
+        await session.execute(update(AuditEntry).values(at=utc_now() + timedelta(days=400)))
+
+    again = Logins(db, accounts, throttle=Throttle(clock.seconds))
+    await again.recall()
+    clock.now += timedelta(minutes=15)
+
+    await again.login(ADA, PASSWORD, **WHERE)
+
+
+async def test_who_is_signed_in_is_known_where_nothing_can_be_stored(
+    accounts: Accounts, logins: Logins, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    await make_ada(accounts)
+    token = (await logins.login(ADA, PASSWORD, **WHERE)).token
+    clock.now += timedelta(hours=1)
+
+    def refuse(_: Database) -> NoReturn:
+        raise Unavailable("The disk is full.", retry_after_s=1.0)
+
+    with monkeypatch.context() as full:
+        full.setattr(Database, "begin", refuse)
+        found = await logins.resolve(token)
+
+    assert found == await logins.resolve(token)
 
 
 async def test_guesses_from_elsewhere_do_not_lock_the_owner_out(accounts: Accounts, logins: Logins):

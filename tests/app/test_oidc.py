@@ -701,6 +701,10 @@ async def test_who_has_no_password_leaves_for_good_by_signing_in_anew(
 
     with pytest.raises(Forbidden) as refused:
         await logins.make_sure(stale, None)
+    clock.now -= timedelta(seconds=1)
+    with pytest.raises(Forbidden):
+        await logins.make_sure(fresh, None)  # it came in later than now is
+    clock.now += timedelta(seconds=1)
     await logins.make_sure(fresh, None)
 
     assert refused.value.code == "login_too_old"
