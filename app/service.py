@@ -104,7 +104,7 @@ class Service:
             engine, self.supervisor.intake, Sequels(self.db, self.hub, self.usage), self.usage
         )
         self.items = Items(self.db, self.supervisor, self.usage, self.engine)
-        self.departures = Departures(self.db, self.supervisor)
+        self.departures = Departures(self.db, self.supervisor, engine)
         self.heads = self.supervisor.heads
         self.board = self.supervisor.liveness.board
         self.pages = Pages(self.supervisor.liveness, self.supervisor.drafts)

@@ -39,11 +39,17 @@ class Departures:
     """One per server."""
 
     def __init__(
-        self, db: Database, supervisor: Supervisor, now: Callable[[], datetime] = utc_now
+        self,
+        db: Database,
+        supervisor: Supervisor,
+        engine: Engine,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._db = db
         self._supervisor = supervisor
+        self._engine = engine
         self._now = now
+        self._boot_id: str | None = None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -91,21 +97,35 @@ class Departures:
         async with self._db.read() as session:
             return busy - set(await session.scalars(query))
 
+    async def look_behind_a_start(self) -> None:
+        """What was deleted while there was no engine may lie parked where the next one finds it.
+
+        Raises `EngineError`.
+        """
+        boot_id = (await self._engine.info()).boot_id
+        if self._boot_id not in (None, boot_id):
+            await forget_strays(self._db, self._engine)
+        self._boot_id = boot_id
+
     async def _keep_looking(self) -> None:
         while True:
             done = False
             try:
                 done = await self.look()
+                await self.look_behind_a_start()
+            except EngineError:
+                done = False  # what it holds is looked at when there is one
             except Exception:  # the database may be back at the next look
                 LOG.exception("it could not be looked up who has left")
             await asyncio.sleep(LOOK_S if done else RETRY_S)
 
 
 async def forget_strays(db: Database, engine: Engine) -> int:
-    """Forget the KV of conversations that were deleted, and say of how many. For the start alone.
+    """Forget the KV of conversations that were deleted, and say of how many.
 
-    A server that was killed behind a deletion, or that had no engine then, never came to it, and what
-    is parked outlives both. Raises `EngineError`.
+    For the start of a server or of its engine. A server that was killed behind a deletion, or that had
+    no engine then, never came to it, and what is parked outlives both. Turns that are not stored have
+    nothing parked, and lose no more than they would to the start. Raises `EngineError`.
     """
     parked = [
         session_of(UserId(view.owner_id), ConversationId(view.session_id))

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from sqlalchemy import func, select
 
@@ -55,7 +56,7 @@ async def departures_left(db: Database) -> int:
 async def test_who_is_removed_leaves_nothing_behind(db: Database, accounts: Accounts, clock: Clock):
     engine = EchoEngine()
     async with open_domain(db, engine) as domain:
-        departures = Departures(db, domain.supervisor, clock)
+        departures = Departures(db, domain.supervisor, domain.engine, clock)
         ann, ben = await new_person(db), await new_person(db)
         own = Text(name="Mine", text="A text of my own.")
         access = Access(visibility=Visibility.OWNER)
@@ -103,7 +104,7 @@ async def test_what_was_on_its_way_when_its_owner_left_is_stopped_too(
 ):
     engine = EchoEngine()
     async with open_domain(db, engine) as domain:
-        departures = Departures(db, domain.supervisor, clock)
+        departures = Departures(db, domain.supervisor, domain.engine, clock)
         ann = await new_person(db)
         engine.hold(after_beats=2)
         late = await domain.respond(ann, "hidden", store=False)
@@ -141,7 +142,7 @@ async def test_who_left_while_the_engine_was_away_is_forgotten_when_it_is_back(
 ):
     engine = Absent()
     async with open_domain(db, engine) as domain:
-        departures = Departures(db, domain.supervisor, clock)
+        departures = Departures(db, domain.supervisor, domain.engine, clock)
         ann = await new_person(db)
         await accounts.remove(ann.user_id)
         clock.now += SETTLED
@@ -165,7 +166,7 @@ async def test_who_left_while_no_server_ran_is_forgotten_by_the_next(
     engine = EchoEngine()
     async with (
         open_domain(db, engine) as domain,
-        Departures(db, domain.supervisor, clock).running(),
+        Departures(db, domain.supervisor, domain.engine, clock).running(),
         asyncio.timeout(30),
     ):
         while await departures_left(db):  # noqa: ASYNC110  another task's row has no event
@@ -194,13 +195,35 @@ async def test_what_is_parked_of_a_conversation_that_is_no_more_is_forgotten_by_
     assert await forget_strays(db, engine) == 0
 
 
+async def test_a_conversation_that_went_while_there_was_no_engine_is_forgotten_by_the_next_engine(
+    db: Database, clock: Clock
+):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        departures = Departures(db, domain.supervisor, domain.engine, clock)
+        await departures.look_behind_a_start()
+        ann = await new_person(db)
+        gone = await domain.conversations.create(ann.user_id)
+        await domain.say(ann, gone.id, "hello")
+        await domain.conversations.delete(ann.user_id, gone.id)
+        engine.leases.clear()
+
+        await departures.look_behind_a_start()
+        before = list(engine.leases)
+        engine.card = msgspec.structs.replace(engine.card, boot_id="boot-2")
+        await departures.look_behind_a_start()
+
+    assert before == []
+    assert engine.leases == [(session_of(ann.user_id, gone.id), Forget())]
+
+
 async def test_who_is_shut_out_is_answered_no_more_and_keeps_what_there_is(
     db: Database, accounts: Accounts, clock: Clock
 ):
     engine = EchoEngine()
     engine.hold(after_beats=3)
     async with open_domain(db, engine) as domain:
-        departures = Departures(db, domain.supervisor, clock)
+        departures = Departures(db, domain.supervisor, domain.engine, clock)
         ann, ben = await new_person(db), await new_person(db)
         conversation = await domain.conversations.create(ann.user_id)
         theirs = (await domain.send(ann, conversation.id, "go on")).response
