@@ -216,7 +216,7 @@ Weights = Annotated[
     about(
         "What steps of few tokens multiply with: `file`, the 4-bit and 8-bit groups of a GGUF file "
         "exactly as it has them; `dtype`, weights rounded to that; or `auto`, the file's where "
-        "native kernels serve bfloat16. Longer steps always round.",
+        "native kernels serve and float32 is not asked for. Longer steps always round.",
         fix="use auto, file or dtype",
     ),
 ]

@@ -69,7 +69,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `flash`, a flash-attn package, or torch. `auto` is either where it can be, `torch` neither."""
     weights: str = "auto"
     """What steps of few tokens multiply with: `file`, the groups of a GGUF file as it has them;
-    `dtype`, weights rounded to that; `auto` is file where it can be and serves bfloat16."""
+    `dtype`, weights rounded to that; `auto` is file where it can be and float32 is not asked for."""
     host_bytes: int = 0
     """Memory for KV parked out of the pool. Worth it where the pool is a GPU's."""
     disk_bytes: int | None = None

@@ -185,8 +185,8 @@ def _take_groups(
     try:
         if decoder is None:
             raise NoGroups("only the native kernels know groups")
-        if decoder.dtype != torch.bfloat16:
-            raise NoGroups("they take the place of weights in bfloat16 only")
+        if config.dtype == "float32":
+            raise NoGroups("rows are rounded for them, and float32 was asked for")
         if config.deterministic:
             raise NoGroups("a run's numbers would depend on how many rows stand beside it")
         decoder.take_groups(groups_in(folder))

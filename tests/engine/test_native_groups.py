@@ -45,8 +45,8 @@ def grouped(columns: int, width: int, bits: int, *, weights: int = 1) -> list[An
     blocks = [gguf.quantize(one, KINDS[bits]) for one in numbers]
     packed = PackedWeights(kernels, torch.float32, weights * (columns + 32) * width)
     panels = packed.add(*(torch.from_numpy(one) for one in numbers), interleaved=weights > 1)
-    panel_bytes = 32 * width // GROUP * BLOCK_BYTES[bits]
-    room = torch.zeros(-(-columns // 32) * weights * panel_bytes + 64, dtype=torch.uint8)
+    panel_bytes = kernels.panel * width // GROUP * BLOCK_BYTES[bits]
+    room = torch.zeros(-(-columns // kernels.panel) * weights * panel_bytes + 64, dtype=torch.uint8)
     room = room[-room.data_ptr() % 64 :]
     found = []
     for at, (block, like) in enumerate(zip(blocks, panels, strict=True)):
@@ -153,18 +153,20 @@ def test_06_kv_of_single_steps_and_of_one_long_one_keeps_the_odds():
     assert all(abs(ours[token] - theirs[token]) < 0.1 for token in ours.keys() & theirs.keys())
 
 
-def test_groups_serve_bfloat16_by_default_and_change_what_the_model_is_called():
-    served, rounded = (loaded_model("bfloat16", "native", weights) for weights in ("auto", "dtype"))
-    floats = [load(model_config(weights=weights)) for weights in ("auto", "dtype")]
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float32"])
+def test_groups_serve_where_float32_is_not_asked_for_and_change_what_the_model_is_called(dtype):
+    with_groups, without = (
+        load(model_config(dtype=dtype, weights=weights)) for weights in ("auto", "dtype")
+    )
 
-    assert served.model_fingerprint != rounded.model_fingerprint
-    assert floats[0].model_fingerprint == floats[1].model_fingerprint
+    differ = with_groups.model_fingerprint != without.model_fingerprint
+    assert differ is (dtype != "float32")
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"dtype": "float32"}, "they take the place of weights in bfloat16 only"),
+        ({"dtype": "float32"}, "rows are rounded for them, and float32 was asked for"),
         ({"kernels": "torch"}, "only the native kernels know groups"),
         ({"deterministic": True}, "would depend on how many rows stand beside it"),
     ],

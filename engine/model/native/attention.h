@@ -3,7 +3,7 @@
 // Two forms, both with a softmax in float over one part of the keys at a time, joined with what
 // came before. One token's rows (its query heads over one KV head) take a key at a time, and a part
 // of the keys is a task, so that one long sequence keeps every thread busy. Rows of many tokens
-// stand side by side in 32 lanes, and a key is one row of a matrix product: nothing is transposed
+// stand side by side in a panel's lanes, and a key is one row of a matrix product: nothing is transposed
 // and nobody reads a slot beyond the sequence.
 //
 // Queries come scaled, by log2(e) as well: weights are powers of two.
@@ -64,19 +64,19 @@ struct Desk {
         : queries(head_size * 2), scores(TILE_KEYS * 2), chances(TILE_KEYS * 2),
           values(TILE_KEYS * head_size / LANES), mixed(head_size * 2), rows(head_size * 2),
           part_scores(heads * PART_KEYS / LANES), part_mixed(heads * head_size / LANES) {}
-    std::vector<Units> queries;   // [head size in units][32 lanes]
-    std::vector<Floats> scores;   // [keys][32 lanes]
-    std::vector<Units> chances;   // [keys in units][32 lanes]
+    std::vector<Units> queries;   // [head size in units][PANEL]
+    std::vector<Floats> scores;   // [keys][PANEL]
+    std::vector<Units> chances;   // [keys in units][PANEL]
     std::vector<Units> values;    // [keys in units][head size]
-    std::vector<Floats> mixed;    // [head size][32 lanes]
-    std::vector<Floats> rows;     // [32 lanes][head size]
+    std::vector<Floats> mixed;    // [head size][PANEL]
+    std::vector<Floats> rows;     // [PANEL][head size]
     std::vector<Floats> part_scores, part_mixed;  // [heads][PART_KEYS], [heads][head size]
 };
 
 // The result of one part of the keys for one query head: largest score, sum of weights, mixture.
 struct Partial {
     float most, sum;
-    alignas(64) float mixed[];
+    alignas(4 * LANES) float mixed[];
     static long floats(long head_size) { return LANES + head_size; }
 };
 
@@ -106,13 +106,15 @@ void score_keys(const Paged<T>& kv, const T* query, const T* const* keys, long c
     }
 }
 
-// Adds what keys [from, from + count) weigh to `mixed` of HEADS query heads, 64 of a head's numbers.
+constexpr long MIXED = HAS_MANY_REGISTERS ? 4 : 2;  // vectors of a head at once
+
+// Adds what keys [from, from + count) weigh to `mixed` of HEADS query heads, MIXED of a head's vectors.
 template <class T, long HEADS>
 void mix_values(const T* const* values, long count, const float* chances, long at, float* mixed,
                 long head_size) {
-    Floats held[HEADS][4];
+    Floats held[HEADS][MIXED];
     for (long g = 0; g < HEADS; g++)
-        for (long v = 0; v < 4; v++) held[g][v] = load<Floats>(mixed + g * head_size + at + v * LANES);
+        for (long v = 0; v < MIXED; v++) held[g][v] = load<Floats>(mixed + g * head_size + at + v * LANES);
     for (long key = 0; key < count; key += PER_UNIT<T>) {
         const T* one = values[key] + at;
         const T* other = values[std::min(key + PER_UNIT<T> - 1, count - 1)] + at;
@@ -120,20 +122,20 @@ void mix_values(const T* const* values, long count, const float* chances, long a
         for (long g = 0; g < HEADS; g++)
             chance[g] = splat(unit_at(chances + g * PART_KEYS + key / PER_UNIT<T>));
 #pragma GCC unroll 4
-        for (long v = 0; v < 4; v++) {
+        for (long v = 0; v < MIXED; v++) {
             const Units joint = joined(one + v * LANES, other + v * LANES);
 #pragma GCC unroll 4
             for (long g = 0; g < HEADS; g++) held[g][v] = mac<T>(held[g][v], joint, chance[g]);
         }
     }
     for (long g = 0; g < HEADS; g++)
-        for (long v = 0; v < 4; v++) store(mixed + g * head_size + at + v * LANES, held[g][v]);
+        for (long v = 0; v < MIXED; v++) store(mixed + g * head_size + at + v * LANES, held[g][v]);
 }
 
 template <class T>
 void mix_heads(const Paged<T>& kv, const T* const* values, long count, const float* chances,
                float* mixed) {
-    for (long at = 0; at < kv.head_size; at += 4 * LANES)
+    for (long at = 0; at < kv.head_size; at += MIXED * LANES)
         for (long g = 0; g < kv.group; g += 4) {
             const float* from = chances + g * PART_KEYS;
             float* to = mixed + g * kv.head_size;
@@ -163,7 +165,7 @@ void attend_one(const Paged<T>& kv, const Task& task, const T* queries, float* p
     // Into the second cache only: it takes more of them, and the first is soon full.
     const auto fetch = [&](const T* pool, long from, long to) {
         for (; from < to; from++)
-            for (long i = 0; i < kv.kv_heads * size; i += 64 / long(sizeof(T)))
+            for (long i = 0; i < kv.kv_heads * size; i += LINE / long(sizeof(T)))
                 __builtin_prefetch(pool + offsets[from] + i, 0, 2);
     };
     const auto each_lanes = [&](const T* pool, const auto& work) {

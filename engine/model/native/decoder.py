@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from engine.model.groups import GROUP
 from engine.model.native.grouped import GroupedWeights
 from engine.model.native.library import (
-    PANEL,
     LayerFields,
     Library,
     ModelFields,
@@ -55,7 +55,7 @@ class Decoder:
         is_tied = embedding.data_ptr() == head.data_ptr()
         # A generator, so that each layer's own weights go as soon as they are packed.
         room = sum(
-            -(-child.out_features // PANEL) * PANEL * child.in_features
+            -(-child.out_features // library.panel) * library.panel * child.in_features
             for child in model.modules()
             if isinstance(child, nn.Linear)
         )
@@ -170,5 +170,5 @@ def _check(model: Any) -> None:
     if model.lm_head.weight.device.type != "cpu":
         raise Unavailable("they run on a CPU only")
     check_heads(attention.num_key_value_groups, attention.head_dim)
-    if config.hidden_size % PANEL or config.intermediate_size % PANEL:
-        raise Unavailable(f"they know widths that are multiples of {PANEL} only")
+    if config.hidden_size % GROUP or config.intermediate_size % GROUP:
+        raise Unavailable(f"they know widths that are multiples of {GROUP} only")

@@ -56,11 +56,11 @@ class Factors {
         plain_ = are_few ? nullptr : plain_store_.at_least(rows * width);
         groups_ = are_few ? group_store_.at_least(rows * width / GROUP) : nullptr;
     }
-    // A row's numbers from `column` on, where a group begins.
-    void put(long row, long column, Floats first, Floats second) {
-        if (groups_) return regroup(first, second, groups_ + (row * width_ + column) / GROUP);
-        store_as(plain_ + row * width_ + column, first);
-        store_as(plain_ + row * width_ + column + LANES, second);
+    // A row's numbers of the group that begins at `column`.
+    void put(long row, long column, const Floats (&numbers)[GROUP_VECTORS]) {
+        if (groups_) return regroup(numbers, groups_ + (row * width_ + column) / GROUP);
+        for (long v = 0; v < GROUP_VECTORS; v++)
+            store_as(plain_ + row * width_ + column + v * LANES, numbers[v]);
     }
     T* plain() const { return plain_; }
     const RowGroup* groups() const { return groups_; }
@@ -185,10 +185,14 @@ class Forward {
             }
         const float mean = sum(squares[0] + squares[1]) / float(width);
         const Floats scale = splat(1.0f / std::sqrt(mean + model_.epsilon));
-        const auto scaled = [&](long k) {
-            return load<Floats>(from + k) * scale * load<Floats>(weight + k);
-        };
-        for (long k = 0; k < width; k += 2 * LANES) input_.put(row, k, scaled(k), scaled(k + LANES));
+        for (long k = 0; k < width; k += GROUP) {
+            Floats scaled[GROUP_VECTORS];
+            for (long v = 0; v < GROUP_VECTORS; v++) {
+                const long at = k + v * LANES;
+                scaled[v] = load<Floats>(from + at) * scale * load<Floats>(weight + at);
+            }
+            input_.put(row, k, scaled);
+        }
     }
 
     void layer(const Step& step, long at) {
@@ -211,11 +215,17 @@ class Forward {
         multiply<1>(mixed_, layer.output, left, model_.width, add_item);
         normalise(left, layer.mlp_norm);
         inner_.open(left, model_.inner, are_few(left));
-        multiply<2>(input_, layer.gate_up, left, 2 * model_.inner,
-                    [&](long row, long column, const Floats(&sums)[4]) {
-                        inner_.put(row, column / 2, silu(sums[0]) * sums[2],
-                                   silu(sums[1]) * sums[3]);
-                    });
+        // Panels of both stand in turn: as many of each as a group has columns.
+        constexpr long TURNS = GROUP / PANEL;
+        multiply<2 * TURNS>(input_, layer.gate_up, left, 2 * model_.inner,
+                            [&](long row, long column, const Floats(&sums)[4 * TURNS]) {
+                                Floats gated[GROUP_VECTORS];
+                                for (long v = 0; v < GROUP_VECTORS; v++) {
+                                    const long gate = v / 2 * 4 + v % 2;
+                                    gated[v] = silu(sums[gate]) * sums[gate + 2];
+                                }
+                                inner_.put(row, column / 2, gated);
+                            });
         multiply<1>(inner_, layer.down, left, model_.width, add_item);
     }
 
@@ -227,8 +237,11 @@ class Forward {
         attention_.run(keys, values, queries_, plain, reads);
         share_rows(rows, [&](long row) {
             const T* from = plain + row * query_width();
-            for (long k = 0; k < query_width(); k += 2 * LANES)
-                mixed_.put(row, k, floats(from + k), floats(from + k + LANES));
+            for (long k = 0; k < query_width(); k += GROUP) {
+                Floats mixed[GROUP_VECTORS];
+                for (long v = 0; v < GROUP_VECTORS; v++) mixed[v] = floats(from + k + v * LANES);
+                mixed_.put(row, k, mixed);
+            }
         });
     }
 

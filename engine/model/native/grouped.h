@@ -5,17 +5,17 @@
 // halves, so none is rounded. Rows are rounded to sixteen bits of the largest number in each group,
 // which is finer than bfloat16, and products of digits are added up as integers: exactly.
 //
-// A panel is 32 columns, group after group: digits, scales, and what the four bits are counted from.
+// A panel is those of linear.h, group after group: digits, scales, and what four bits are counted from.
 #pragma once
-
-#include <immintrin.h>
 
 #include "linear.h"
 
 namespace keepwarm {
 
 constexpr long GROUP = 32;          // weights of a column that share a scale
-constexpr long FEW_TILE = 8;        // rows of a tile: with sums of a group beside them, all registers
+constexpr long GROUP_VECTORS = GROUP / LANES;
+// Rows of a tile: with sums of a group beside them, all registers.
+constexpr long FEW_TILE = HAS_MANY_REGISTERS ? 8 : 4;
 constexpr long BYTES_AHEAD = 5120;  // between what is fetched and what is multiplied
 
 template <long BITS>
@@ -32,24 +32,28 @@ struct RowGroup {
 };
 
 // What is no number, or infinite, makes `scale` none, and with it every product.
-inline void regroup(Floats first, Floats second, RowGroup* to) {
+inline void regroup(const Floats (&numbers)[GROUP_VECTORS], RowGroup* to) {
     constexpr float ROUNDING = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer
-    using Shorts = int16_t __attribute__((vector_size(32)));
-    const Floats a = first < 0 ? -first : first, b = second < 0 ? -second : second;
-    const float most = largest(largest(a, b));
+    using Digits = int16_t __attribute__((vector_size(2 * LANES)));
+    Floats high{}, total{};
+    for (const Floats& some : numbers) high = largest(high, some < 0 ? -some : some);
+    const float most = largest(high);
     const float inverse = most > 1e-30f ? 32767.0f / most : 0.0f;
-    const Floats low = first * inverse + ROUNDING, high = second * inverse + ROUNDING;
-    const float total = sum((low - ROUNDING) + (high - ROUNDING));
-    to->scale = most / 32767.0f + total * 0.0f;
-    to->total = total * to->scale;
-    store(to->digits, __builtin_convertvector((Ints)low, Shorts));
-    store(to->digits + LANES, __builtin_convertvector((Ints)high, Shorts));
+    for (long v = 0; v < GROUP_VECTORS; v++) {
+        const Floats shifted = numbers[v] * inverse + ROUNDING;
+        total += shifted - ROUNDING;
+        store(to->digits + v * LANES, __builtin_convertvector((Ints)shifted, Digits));
+    }
+    to->scale = most / 32767.0f + sum(total) * 0.0f;
+    to->total = sum(total) * to->scale;
 }
 
 // Adds both products of neighbouring shorts.
 inline Ints mac_shorts(Ints sum, Units a, Units b) {
 #ifdef __AVX512VNNI__
     return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+#elif !defined(__AVX512F__)
+    return sum + (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #else
     sum += ((Ints)(a << 16) >> 16) * ((Ints)(b << 16) >> 16);
     return sum + ((Ints)a >> 16) * ((Ints)b >> 16);
@@ -60,12 +64,15 @@ inline Ints mac_shorts(Ints sum, Units a, Units b) {
 template <long BITS>
 inline Units two_digits(Units words, long i) {
     if constexpr (BITS == 4) return (words >> uint32_t(4 * i)) & 0x000f000fu;
-    using Shorts = int16_t __attribute__((vector_size(64)));
     return (Units)((i ? (Shorts)words : (Shorts)words << 8) >> 8);
 }
 
 inline Floats from_halves(const void* from) {
+#ifdef __AVX512F__
     return (Floats)_mm512_cvtph_ps((__m256i)load<Halves>(from));
+#else
+    return (Floats)_mm256_cvtph_ps((__m128i)load<Halves>(from));
+#endif
 }
 
 // sums[r][v]: row r, of `groups` groups, times the panel's columns.
@@ -76,7 +83,7 @@ inline void few_tile(const RowGroup* rows, long groups, const char* panel, Float
     for (long g = 0; g < groups; g++, panel += GROUP_BYTES<BITS>) {
         // One row or two wait for memory only, and the core looks ahead enough by itself.
         if constexpr (ROWS > 2)
-            for (long line = 0; line < GROUP_BYTES<BITS>; line += sizeof(Units))
+            for (long line = 0; line < GROUP_BYTES<BITS>; line += LINE)
                 __builtin_prefetch(panel + BYTES_AHEAD + line, 0, 2);
         Ints parts[ROWS][2] = {};
 #pragma GCC unroll 8
@@ -117,9 +124,10 @@ inline void few_tile(const RowGroup* rows, long groups, const char* panel, Float
 template <long BITS>
 void some_few(long rows, const RowGroup* from, long groups, const char* panel, Floats (*sums)[2]) {
     switch (rows) {
-#define KEEPWARM_ROWS(n) \
-    case n:              \
-        return few_tile<BITS, n>(from, groups, panel, sums)
+#define KEEPWARM_ROWS(n)             \
+    case n:                          \
+        if constexpr (n <= FEW_TILE) \
+            return few_tile<BITS, n>(from, groups, panel, sums)
         KEEPWARM_ROWS(1);
         KEEPWARM_ROWS(2);
         KEEPWARM_ROWS(3);

@@ -10,7 +10,7 @@ import torch
 
 from engine.model.groups import BLOCK_BYTES, GROUP, NoGroups
 from engine.model.memory import zeroed
-from engine.model.native.library import PANEL, Library, WeightFields
+from engine.model.native.library import Library, WeightFields
 from engine.model.native.panels import Panels
 
 # Of a product: bfloat16's rounding leaves a third of it, other weights a hundred times it.
@@ -22,7 +22,8 @@ class GroupedWeights:
 
     def __init__(self, library: Library, blocks: Mapping[str, torch.Tensor]) -> None:
         self._library, self._blocks = library, blocks
-        sizes = (-(-len(rows) // PANEL) * PANEL * rows.shape[1] for rows in blocks.values())
+        panel = library.panel
+        sizes = (-(-len(rows) // panel) * panel * rows.shape[1] for rows in blocks.values())
         self._room = zeroed((sum(sizes),), torch.uint8)
         self._used = 0
 
@@ -31,11 +32,11 @@ class GroupedWeights:
         bits, *others = {self._bits(name, weight) for name, weight in panels.items()}
         if others:
             raise NoGroups(f"{' and '.join(panels)} have digits of different sizes")
-        start = self._used
+        start, panel = self._used, self._library.panel
         for at, (name, weight) in enumerate(panels.items()):
-            panel_bytes = PANEL * weight.width // GROUP * BLOCK_BYTES[bits]
+            panel_bytes = panel * weight.width // GROUP * BLOCK_BYTES[bits]
             first = self._used if weight.step == 1 else start + at * panel_bytes
-            self._used += -(-weight.columns // PANEL) * panel_bytes
+            self._used += -(-weight.columns // panel) * panel_bytes
             groups = Groups(self._library, self._room[first:], bits=bits, like=weight)
             groups.fill(self._blocks[name])
             self._prove(name, groups, weight)

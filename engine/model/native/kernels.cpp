@@ -45,8 +45,12 @@ template <long BITS>
 void linear_groups(const float* rows, const char* panels, float* out, long count, long width,
                    long columns, long step) {
     std::vector<RowGroup> groups(count * width / GROUP);
-    for (size_t g = 0; g < groups.size(); g++)
-        regroup(load<Floats>(rows + g * GROUP), load<Floats>(rows + g * GROUP + LANES), &groups[g]);
+    for (size_t g = 0; g < groups.size(); g++) {
+        Floats numbers[GROUP_VECTORS];
+        for (long v = 0; v < GROUP_VECTORS; v++)
+            numbers[v] = load<Floats>(rows + g * GROUP + v * LANES);
+        regroup(numbers, &groups[g]);
+    }
     for (long panel = 0; panel * PANEL < columns; panel++)
         few_product<BITS, 1>(groups.data(), count, width,
                              panels + panel * step * width / GROUP * GROUP_BYTES<BITS>,
@@ -60,6 +64,9 @@ void linear_groups(const float* rows, const char* panels, float* out, long count
 }  // namespace
 
 extern "C" {
+
+// Columns of a packed weight that lie together.
+int64_t keepwarm_panel() { return PANEL; }
 
 // `element_bytes` is 4 for float and 2 for bfloat16, here and below. The model is copied; what it
 // points at must stay. What is opened serves one thread at a time.

@@ -1,26 +1,32 @@
-// Sixteen lanes of 32 bits: the arithmetic that every kernel here is written in.
+// Lanes of 32 bits: the arithmetic that every kernel here is written in.
 //
 // A lane holds a float, or a *unit*: 32 bits of neighbouring elements, which is one float or two
-// bfloat16. `mac` multiplies units and adds up in float, so one kernel serves both formats. Sixteen
-// lanes are one register of AVX-512, which is asked for before anything is built; only the bfloat16
-// product is spelled out, where an instruction for it exists.
+// bfloat16. `mac` multiplies units and adds up in float, so one kernel serves both formats. There
+// are as many lanes as one register has, sixteen with AVX-512 and eight with AVX2, of which one is
+// asked for before anything is built; what depends on how many registers there are is said here.
+// Only products of bfloat16 and of shorts are spelled out, where there are instructions for them.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#ifdef __AVX512BF16__
 #include <immintrin.h>
-#endif
 
 namespace keepwarm {
 
+#ifdef __AVX512F__
 constexpr long LANES = 16;
+constexpr bool HAS_MANY_REGISTERS = true;  // 32, where AVX2 has 16
+#else
+constexpr long LANES = 8;
+constexpr bool HAS_MANY_REGISTERS = false;
+#endif
 
-using Floats = float __attribute__((vector_size(64)));
-using Units = uint32_t __attribute__((vector_size(64)));
-using Ints = int32_t __attribute__((vector_size(64)));
-using Halves = uint16_t __attribute__((vector_size(32)));
+using Floats = float __attribute__((vector_size(4 * LANES)));
+using Units = uint32_t __attribute__((vector_size(4 * LANES)));
+using Ints = int32_t __attribute__((vector_size(4 * LANES)));
+using Shorts = int16_t __attribute__((vector_size(4 * LANES)));
+using Halves = uint16_t __attribute__((vector_size(2 * LANES)));
 
 struct Bfloat {
     uint16_t bits;
@@ -108,24 +114,24 @@ inline float number<Bfloat>(Bfloat element) {
     return value;
 }
 
-// Sixteen units of a key's worth of weights (float), or of two keys' (bfloat16): none is negative.
+// Units of one key's weights (float), or of two keys' (bfloat16), for each lane: none is negative.
 inline Units weights(const float*, Floats first, Floats) { return (Units)first; }
 inline Units weights(const Bfloat*, Floats first, Floats second) {
     Units low = ((Units)first + 0x8000u) >> 16;
     return low | (((Units)second + 0x8000u) & 0xffff0000u);
 }
 
-// Sixteen keys' weights as units, in their order: sixteen of them (float) or eight (bfloat16).
+// As many keys' weights as there are lanes, as units in their order: two in one with bfloat16.
 inline void store_weights(float*, void* to, Floats numbers) { store(to, numbers); }
 inline void store_weights(Bfloat*, void* to, Floats numbers) {
-    using Pairs = uint64_t __attribute__((vector_size(64)));
-    using Joined = uint32_t __attribute__((vector_size(32)));
+    using Pairs = uint64_t __attribute__((vector_size(4 * LANES)));
+    using Joined = uint32_t __attribute__((vector_size(2 * LANES)));
     const Pairs pairs = (Pairs)((Units)numbers + 0x8000u);
     const Pairs joined = ((pairs >> 32) & 0xffff0000u) | ((pairs & 0xffffffffu) >> 16);
     store(to, __builtin_convertvector(joined, Joined));
 }
 
-// Sixteen elements of one row (float), or of two rows, interleaved into units (bfloat16).
+// Elements of one row (float), or of two rows, interleaved into units (bfloat16).
 inline Units joined(const float* first, const float*) { return load<Units>(first); }
 inline Units joined(const Bfloat* first, const Bfloat* second) {
     Units low = __builtin_convertvector(load<Halves>(first), Units);
@@ -147,10 +153,11 @@ inline float largest(Floats numbers) {
     return most;
 }
 
-// The sum of each of sixteen vectors, in one vector: at each level two become one.
+// The sum of each of as many vectors as there are lanes, in one: at each level two become one.
 inline Floats sums(Floats (&v)[LANES]) {
 #define KEEPWARM_FOLD(a, b, ...) \
     __builtin_shufflevector(a, b, __VA_ARGS__)
+#ifdef __AVX512F__
     for (long i = 0; i < 8; i++)
         v[i] = KEEPWARM_FOLD(v[i], v[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
                KEEPWARM_FOLD(v[i], v[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
@@ -162,6 +169,16 @@ inline Floats sums(Floats (&v)[LANES]) {
                KEEPWARM_FOLD(v[i], v[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
     return KEEPWARM_FOLD(v[0], v[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
            KEEPWARM_FOLD(v[0], v[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+#else
+    for (long i = 0; i < 4; i++)
+        v[i] = KEEPWARM_FOLD(v[i], v[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) +
+               KEEPWARM_FOLD(v[i], v[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    for (long i = 0; i < 2; i++)
+        v[i] = KEEPWARM_FOLD(v[i], v[i + 2], 0, 1, 8, 9, 4, 5, 12, 13) +
+               KEEPWARM_FOLD(v[i], v[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    return KEEPWARM_FOLD(v[0], v[1], 0, 8, 2, 10, 4, 12, 6, 14) +
+           KEEPWARM_FOLD(v[0], v[1], 1, 9, 3, 11, 5, 13, 7, 15);
+#endif
 #undef KEEPWARM_FOLD
 }
 

@@ -21,9 +21,6 @@ from pathlib import Path
 
 log = logging.getLogger("keepwarm.engine")
 
-PANEL = 32
-"""Columns of a packed weight that lie together; linear.h has the same."""
-
 _SOURCES = Path(__file__).parent
 _FLAGS = (
     *("-std=c++20", "-O3", "-march=native", "-fno-strict-aliasing", "-fno-math-errno"),
@@ -116,6 +113,8 @@ class Library:
             called: Callable[..., int] = found
             return called
 
+        self.panel = function("keepwarm_panel", result=integer)()
+        """Columns of a packed weight that lie together."""
         model = ctypes.POINTER(ModelFields)
         self.open = function("keepwarm_open", model, integer, integer, result=pointer)
         self.run = function("keepwarm_run", pointer, ctypes.POINTER(StepFields))
@@ -133,8 +132,8 @@ class Library:
 @functools.cache
 def library(data_dir: Path) -> Library:
     """The kernels, built if need be. Raises `Unavailable`."""
-    if "avx512f" not in _cpu():
-        raise Unavailable("the CPU has no AVX-512, without which torch is faster")
+    if not ("avx512f" in _cpu() or {"avx2", "fma", "f16c"} <= set(_cpu().split())):
+        raise Unavailable("the CPU has neither AVX-512 nor AVX2, without which torch is faster")
     compiler = compiler_here()
     folder = data_dir / "native"
     try:

@@ -1,8 +1,8 @@
 // Matrix products with weights that lie in panels.
 //
-// A panel is 32 columns of the product: [depth in units][32 lanes], so that one streams through it
-// from front to end, whether for one row or for hundreds. Sums run over the depth in one order
-// whatever rows stand beside: a row's product does not depend on what else is in the step.
+// A panel is two vectors' columns of the product: [depth in units][2 * lanes], so that one streams
+// through it from front to end, whether for one row or for hundreds. Sums run over the depth in one
+// order whatever rows stand beside: a row's product does not depend on what else is in the step.
 #pragma once
 
 #include "lanes.h"
@@ -12,8 +12,9 @@ namespace keepwarm {
 constexpr long PANEL = 2 * LANES;
 
 // Rows of a tile: with two vectors of sums each, three quarters of the registers.
-constexpr long TILE_ROWS = 12;
+constexpr long TILE_ROWS = HAS_MANY_REGISTERS ? 12 : 6;
 constexpr long AHEAD = 96;  // depths between what is fetched and what is multiplied
+constexpr long LINE = 64;   // bytes that are fetched at once
 
 // sums[r][v] = sum over depth of a(r, k) * b(k, v), with a(r, k) the unit at row r and depth k.
 // `a_row` and `a_depth` are the steps of `a`, in units; `b` has PANEL units at each depth.
@@ -25,8 +26,8 @@ inline void tile(const uint32_t* a, long a_row, long a_depth, const uint32_t* b,
         // A tile of five to eight rows is all rows of a small step: it waits for memory and for its
         // sums alike, and the core looks ahead too little by itself. Fewer wait for memory only.
         if constexpr (ROWS >= 5 && ROWS <= 8) {
-            __builtin_prefetch(b + (k + AHEAD) * PANEL, 0, 2);
-            __builtin_prefetch(b + (k + AHEAD) * PANEL + LANES, 0, 2);
+            for (long unit = 0; unit < PANEL; unit += LINE / 4)
+                __builtin_prefetch(b + (k + AHEAD) * PANEL + unit, 0, 2);
         }
         const Units columns[2] = {load<Units>(b + k * PANEL), load<Units>(b + k * PANEL + LANES)};
 #pragma GCC unroll 12
@@ -45,9 +46,10 @@ template <class T>
 void some_rows(long rows, const uint32_t* a, long a_row, long a_depth, const uint32_t* b,
                long depth, Floats (*sums)[2]) {
     switch (rows) {
-#define KEEPWARM_ROWS(n) \
-    case n:              \
-        return tile<T, n>(a, a_row, a_depth, b, depth, sums)
+#define KEEPWARM_ROWS(n)                   \
+    case n:                                \
+        if constexpr (n <= TILE_ROWS)      \
+            return tile<T, n>(a, a_row, a_depth, b, depth, sums)
         KEEPWARM_ROWS(1);
         KEEPWARM_ROWS(2);
         KEEPWARM_ROWS(3);

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from engine.model.memory import zeroed
-from engine.model.native.library import PANEL, Library
+from engine.model.native.library import Library
 
 
 class PackedWeights:
@@ -25,9 +25,10 @@ class PackedWeights:
         packed = []
         for at, weight in enumerate(weights):
             columns, width = weight.shape
-            size = -(-columns // PANEL) * PANEL * width
-            start = self._used + (at * PANEL * width if interleaved else 0)
-            end = start + step * size - (step - 1) * PANEL * width
+            panel = self._library.panel * width
+            size = -(-columns // self._library.panel) * panel
+            start = self._used + (at * panel if interleaved else 0)
+            end = start + step * size - (step - 1) * panel
             panels = Panels(
                 self._library, self._room[start:end], columns=columns, width=width, step=step
             )
@@ -79,9 +80,9 @@ class Panels:
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the weight: [..., width]."""
-        units = 4 // self.room.element_size()
-        panels = self.room.view(-1, self.width // units, PANEL, units)
-        return panels[ids // PANEL, :, ids % PANEL].flatten(-2)
+        units, panel = 4 // self.room.element_size(), self._library.panel
+        panels = self.room.view(-1, self.width // units, panel, units)
+        return panels[ids // panel, :, ids % panel].flatten(-2)
 
 
 class PanelLinear(nn.Module):
