@@ -1,10 +1,15 @@
 // What a palette offers, and what of it fits the words that were typed. Pure.
 
+interface Piece {
+  readonly text: string;
+  readonly is_match: boolean;
+}
+
 export interface Command {
   readonly id: string;
   readonly name: string;
-  /** What a reader sees below the name. */
-  readonly about?: string;
+  /** What a reader sees below the name, with what was looked for marked in it. */
+  readonly about?: readonly Piece[];
   readonly run: () => void;
 }
 

@@ -1,5 +1,8 @@
 // Which key means what. Pure predicates over keyboard events.
 
+/** What is Ctrl elsewhere is written ⌘ there. */
+export const isMac = /Mac|iPhone|iPad/.test(navigator.userAgent);
+
 type Key = Pick<
   KeyboardEvent,
   "key" | "shiftKey" | "ctrlKey" | "metaKey" | "altKey" | "isComposing" | "keyCode"

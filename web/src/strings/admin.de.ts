@@ -31,6 +31,7 @@ const de: typeof en = {
   notAnyMore:
     "Deine Rolle wurde geändert: Diese Seite steht dir nicht mehr offen. Falls das ein Versehen ist, kann die Verwaltung dir die Rolle zurückgeben.",
   loading: "Wird geladen …",
+  skip: "Zum Inhalt dieser Seite",
   again: "Noch einmal",
   cancel: "Abbrechen",
   close: "Schließen",

@@ -32,6 +32,7 @@ export default {
   notAnyMore:
     "Your role was changed: this page is not open to you any more. If that is a mistake, an administrator can give you the role back.",
   loading: "Loading…",
+  skip: "To this page’s contents",
   again: "Try again",
   cancel: "Cancel",
   close: "Close",

@@ -59,7 +59,7 @@ const de: typeof en = {
   settings: "Einstellungen",
   signOut: "Abmelden",
   findAndDo: "Finden und tun",
-  paletteKey: "Strg K",
+  paletteKey: (isMac) => (isMac ? "⌘ K" : "Strg K"),
   dashboard: "Was der Cache bringt",
   keys: "Tasten auf der Tastatur",
   importFile: "Datei mit Unterhaltungen",
@@ -69,6 +69,7 @@ const de: typeof en = {
 
   // ---------------------------------------------------------------- the conversation
   conversation: "Unterhaltung",
+  toField: "Zum Nachrichtenfeld",
   conversationLoading: "Die Unterhaltung lädt.",
   conversationGone: "Diese Unterhaltung gibt es nicht mehr.",
   showEarlier: "Zeigen, was davor gesagt wurde",
@@ -100,6 +101,7 @@ const de: typeof en = {
   versions: "Fassungen",
   versionBefore: "Die Fassung davor",
   versionAfter: "Die nächste Fassung",
+  moreActs: "Was sich mit dieser Nachricht tun lässt",
   copy: "Kopieren",
   copied: "Kopiert",
   copyRefused: "Nicht erlaubt",

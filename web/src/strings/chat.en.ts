@@ -57,7 +57,7 @@ export default {
   settings: "Settings",
   signOut: "Sign out",
   findAndDo: "Find and do",
-  paletteKey: "Ctrl K",
+  paletteKey: (isMac: boolean): string => (isMac ? "⌘ K" : "Ctrl K"),
   dashboard: "What the cache does",
   keys: "Keys on the keyboard",
   importFile: "File of conversations",
@@ -67,6 +67,7 @@ export default {
 
   // ---------------------------------------------------------------- the conversation
   conversation: "Conversation",
+  toField: "Go to the message field",
   conversationLoading: "The conversation is loading.",
   conversationGone: "This conversation is not here any more.",
   showEarlier: "Show what was said before",
@@ -98,6 +99,7 @@ export default {
   versions: "Versions",
   versionBefore: "The version before",
   versionAfter: "The next version",
+  moreActs: "What can be done with this message",
   copy: "Copy",
   copied: "Copied",
   copyRefused: "Not allowed",

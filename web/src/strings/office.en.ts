@@ -8,7 +8,7 @@ export default {
     roles: { admin: "Administrator", member: "Member", auditor: "Auditor" },
     roleOf: (name: string) => `Role of ${name}`,
     disabled: "Shut out",
-    conversations: "Conversations",
+    conversations: "conversations",
     stored: "Stored",
     tokens: "Tokens",
     tokensWords: (computed: string, cached: string, written: string) =>
