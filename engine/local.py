@@ -9,11 +9,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-import secrets
-import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, NoReturn, Self, TypeVar
 
 from engine.api import (
@@ -32,6 +29,7 @@ from engine.api import (
     Subject,
     Wish,
 )
+from engine.assembly import MakeCache, Parts, assemble
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.errors import (
@@ -43,28 +41,17 @@ from engine.errors import (
     Refused,
 )
 from engine.flight import prepared, refused
-from engine.kv.cache import Cache
-from engine.kv.pins import Budget
-from engine.kv.tiers import TierSizes
 from engine.model.grammar import Compiled
-from engine.model.load import LoadedModel, load
-from engine.model.runner import ModelRunner
 from engine.model.template import Renderer
 from engine.outcome import CoreEvent, Ended
-from engine.parts import CoreConfig, new_cache
+from engine.parts import new_cache
 from engine.reply import Reply
 from engine.worker import Worker
 
 log = logging.getLogger("keepwarm.engine")
 
-CANONICAL_TOKENS = 64
-"""Passes of the deterministic mode: longer ones are quicker, and more is computed again."""
-
 COMPILE_S = 5.0
 """Beyond it a grammar is refused; what the library's own limits let pass takes a second."""
-
-MakeCache = Callable[[CoreConfig, Callable[[], float]], Cache]
-"""What builds the cache, given sizes and a meter: laws are tested on caches laid out otherwise."""
 
 _Answer = TypeVar("_Answer")
 
@@ -72,7 +59,7 @@ _Answer = TypeVar("_Answer")
 class LocalEngine:
     """`Engine` on this loop and one thread of its own. Made by `open`."""
 
-    def __init__(self, parts: "_Parts") -> None:
+    def __init__(self, parts: Parts) -> None:
         self._loop = asyncio.get_running_loop()
         self._parts = parts
         # One thread: a tokenizer must not be entered twice while it is told how to truncate.
@@ -100,7 +87,7 @@ class LocalEngine:
 
         Raises `Misconfigured`.
         """
-        return cls(await asyncio.to_thread(_assemble, config, report, make_cache))
+        return cls(await asyncio.to_thread(assemble, config, report, make_cache))
 
     # ------------------------------------------------------------ the nine calls
 
@@ -301,73 +288,3 @@ def _settle(answer: "asyncio.Future[Any]", outcome: object, error: EngineError |
         answer.set_exception(error)
     else:
         answer.set_result(outcome)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    """What an engine is put together from."""
-
-    core: Core
-    runner: ModelRunner
-    renderer: Renderer
-    card: ModelCard
-
-
-def _assemble(config: EngineConfig, report: Callable[[str], None], make_cache: MakeCache) -> _Parts:
-    loaded = load(config, report)
-    with ThreadPoolExecutor(1, "template") as beside:
-        rendering = beside.submit(Renderer, loaded.tokenizer, loaded.eos_token_ids)
-        runner = ModelRunner(loaded, config)
-        report("checking the model against its own attention")
-        runner.warm_up()
-        renderer = rendering.result()
-    card = _card(loaded, runner, renderer)
-    core_config = _core_config(card, config, runner.disk_bytes)
-    core = Core(core_config, cache=make_cache(core_config, time.thread_time))
-    core.load(runner.parked())
-    return _Parts(core=core, runner=runner, renderer=renderer, card=card)
-
-
-def _card(loaded: LoadedModel, runner: ModelRunner, renderer: Renderer) -> ModelCard:
-    return ModelCard(
-        name=loaded.name,
-        model_fingerprint=loaded.model_fingerprint,
-        template_fingerprint=loaded.template_fingerprint,
-        boot_id=secrets.token_hex(8),
-        context_tokens=loaded.context_tokens,
-        block_tokens=runner.pool.block_tokens,
-        pool_blocks=runner.pool.blocks,
-        kv_bytes_per_token=loaded.kv.token_bytes,
-        dtype=loaded.dtype_name,
-        device=str(loaded.device),
-        attention=runner.attention,
-        vocabulary_tokens=loaded.vocabulary_tokens,
-        eos_token_ids=loaded.eos_token_ids,
-        template=renderer.finding,
-    )
-
-
-def _core_config(card: ModelCard, config: EngineConfig, disk_bytes: int) -> CoreConfig:
-    return CoreConfig(
-        block_tokens=card.block_tokens,
-        pool_blocks=card.pool_blocks,
-        context_tokens=card.context_tokens,
-        step_tokens=config.step_tokens,
-        max_running=config.max_running,
-        max_waiting=config.max_waiting,
-        eos_token_ids=card.eos_token_ids,
-        model_fingerprint=card.model_fingerprint,
-        template_fingerprint=card.template_fingerprint,
-        boot_id=card.boot_id,
-        vocabulary_tokens=card.vocabulary_tokens,
-        prefix_index=config.prefix_index,
-        retention=config.retention,
-        canonical_tokens=max(CANONICAL_TOKENS, card.block_tokens) if config.deterministic else 0,
-        tiers=TierSizes(
-            token_bytes=card.kv_bytes_per_token,
-            host_bytes=config.host_bytes,
-            disk_bytes=disk_bytes,
-        ),
-        checks=config.checks,
-        budget=Budget(share=config.pinned_share, share_per_owner=config.pinned_share_per_user),
-    )

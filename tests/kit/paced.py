@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable
 
 from engine.api import Cancelled, JobId
+from engine.assembly import Parts
 from engine.core import Core
-from engine.local import LocalEngine, _Parts
+from engine.local import LocalEngine
 from engine.step import Arrivals, Handle, Plan, Runner, StepResult
 
 Described = Callable[[Core, Plan], bool]
@@ -37,7 +38,7 @@ def has_said(tokens: int) -> Described:
 class PacedEngine(LocalEngine):
     """One step at most is held, and what comes behind it."""
 
-    def __init__(self, parts: _Parts) -> None:
+    def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._reins = _Reins(parts.runner, parts.core)
         self._worker._runner = self._reins
