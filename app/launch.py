@@ -47,6 +47,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         pinned_share_per_user=settings.pinned_share_per_user,
         dtype=settings.dtype,
         kernels=settings.kernels,
+        tensor_parallel=settings.tensor_parallel,
         weights=settings.weights,
         prefix_index=settings.prefix_index,
         retention=settings.retention,

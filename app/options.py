@@ -211,6 +211,15 @@ Kernels = Annotated[
         fix="use auto, native, flash or torch",
     ),
 ]
+TensorParallel = Annotated[
+    int,
+    about(
+        "GPUs of this machine that share the model, each with a part of every layer's heads and of "
+        "every conversation's KV; `KEEPWARM_KV_MEMORY` is then what each gives.",
+        fix="use a number that divides the model's KV heads, or 1",
+        ge=1,
+    ),
+]
 Weights = Annotated[
     Literal["auto", "file", "dtype"],
     about(

@@ -51,6 +51,7 @@ from app.options import (
     SocketsPerAddress,
     SocketsPerUser,
     StoredPerUser,
+    TensorParallel,
     Threads,
     Titles,
     TokensPerDay,
@@ -92,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pinned_share_per_user: PinnedSharePerUser = 0.5
     dtype: Dtype = "auto"
     kernels: Kernels = "auto"
+    tensor_parallel: TensorParallel = 1
     weights: Weights = "auto"
     prefix_index: PrefixIndex = "radix"
     retention: Retention = "cost"

@@ -1,4 +1,4 @@
-"""What an engine in this process is put together from.
+"""What an engine in this process is put together from, on every rank of its model.
 
 Loads the model, proves it against its own attention, finds what earlier lives parked, and gives the
 core its sizes. Blocks for seconds and belongs to no loop.
@@ -16,10 +16,12 @@ from engine.core import Core
 from engine.kv.cache import Cache
 from engine.kv.pins import Budget
 from engine.kv.tiers import TierSizes
+from engine.leader import Followers, Leader
 from engine.model.load import LoadedModel, load
 from engine.model.runner import ModelRunner
 from engine.model.template import Renderer
 from engine.parts import CoreConfig
+from engine.step import Runner
 
 CANONICAL_TOKENS = 64
 """Passes of the deterministic mode: longer ones are quicker, and more is computed again."""
@@ -34,12 +36,21 @@ class Parts:
 
     core: Core
     runner: ModelRunner
+    ranks: Runner
+    """This one's runner, or all of them behind their leader."""
+    followers: Followers
     renderer: Renderer
     card: ModelCard
 
 
-def assemble(config: EngineConfig, report: Callable[[str], None], make_cache: MakeCache) -> Parts:
-    loaded = load(config, report)
+def assemble(
+    config: EngineConfig,
+    report: Callable[[str], None],
+    make_cache: MakeCache,
+    followers: Followers,
+) -> Parts:
+    """All but the threads. Raises `Misconfigured`, or `EngineLost` where a rank is gone."""
+    loaded = load(config, report, followers.ranks)
     with ThreadPoolExecutor(1, "template") as beside:
         rendering = beside.submit(Renderer, loaded.tokenizer, loaded.eos_token_ids)
         runner = ModelRunner(loaded, config)
@@ -49,8 +60,16 @@ def assemble(config: EngineConfig, report: Callable[[str], None], make_cache: Ma
     card = _card(loaded, runner, renderer)
     core_config = _core_config(card, config, runner.disk_bytes)
     core = Core(core_config, cache=make_cache(core_config, time.thread_time))
-    core.load(runner.parked())
-    return Parts(core=core, runner=runner, renderer=renderer, card=card)
+    ranks = runner if loaded.ranks.size == 1 else Leader(runner, followers)
+    core.load(ranks.parked())
+    return Parts(
+        core=core,
+        runner=runner,
+        ranks=ranks,
+        followers=followers,
+        renderer=renderer,
+        card=card,
+    )
 
 
 def _card(loaded: LoadedModel, runner: ModelRunner, renderer: Renderer) -> ModelCard:
@@ -62,14 +81,19 @@ def _card(loaded: LoadedModel, runner: ModelRunner, renderer: Renderer) -> Model
         context_tokens=loaded.context_tokens,
         block_tokens=runner.pool.block_tokens,
         pool_blocks=runner.pool.blocks,
-        kv_bytes_per_token=loaded.kv.token_bytes,
+        kv_bytes_per_token=loaded.kv.token_bytes * loaded.ranks.size,
         dtype=loaded.dtype_name,
-        device=str(loaded.device),
+        device=_devices(loaded),
         attention=runner.attention,
         vocabulary_tokens=loaded.vocabulary_tokens,
         eos_token_ids=loaded.eos_token_ids,
         template=renderer.finding,
     )
+
+
+def _devices(loaded: LoadedModel) -> str:
+    size = loaded.ranks.size
+    return str(loaded.device) if size == 1 else f"{size} x {loaded.device.type}"
 
 
 def _core_config(card: ModelCard, config: EngineConfig, disk_bytes: int) -> CoreConfig:

@@ -31,6 +31,7 @@ _LEAST = {
     "host_bytes": (0, "use 0 to park nothing in memory"),
     "disk_bytes": (0, "use 0 to park nothing on disk"),
     "threads": (1, "leave it out for torch's own choice"),
+    "tensor_parallel": (1, "use 1 for one device"),
 }
 
 
@@ -64,6 +65,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads of the matrix products, for the whole process. None: torch's own choice."""
     device: str = "auto"
+    tensor_parallel: int = 1
+    """Devices of this machine that share the model, each with a part of every layer's heads."""
     kernels: str = "auto"
     """What computes a step on a CPU: `native`, built at start, or torch; what attends on a GPU:
     `flash`, a flash-attn package, or torch. `auto` is either where it can be, `torch` neither."""
@@ -98,6 +101,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_choice("device", self.device, DEVICES)
         _check_choice("kernels", self.kernels, KERNELS)
         _check_choice("weights", self.weights, WEIGHTS)
+        if self.kernels == "native" and self.tensor_parallel > 1:
+            raise _misconfigured(
+                "kernels",
+                self.kernels,
+                "they know whole models only; use auto with tensor_parallel",
+            )
         _check_choice("prefix_index", self.prefix_index, PREFIX_INDEXES)
         _check_choice("retention", self.retention, RETENTIONS)
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn, Self, TypeVar
 
 from engine.api import (
@@ -41,10 +41,12 @@ from engine.errors import (
     Refused,
 )
 from engine.flight import prepared, refused
+from engine.leader import Followers
 from engine.model.grammar import Compiled
 from engine.model.template import Renderer
 from engine.outcome import CoreEvent, Ended
 from engine.parts import new_cache
+from engine.process import first_of
 from engine.reply import Reply
 from engine.worker import Worker
 
@@ -72,8 +74,9 @@ class LocalEngine:
         self._failed = asyncio.Event()
         self._ended: EngineError | None = None
         self._closing = asyncio.Lock()
-        self._worker = Worker(parts.core, parts.runner, self._publish, self._fail)
+        self._worker = Worker(parts.core, parts.ranks, self._publish, self._fail)
         self._worker.start()
+        parts.followers.loss.add_done_callback(self._lose)
 
     @classmethod
     async def open(
@@ -85,9 +88,16 @@ class LocalEngine:
     ) -> Self:
         """Return when the engine is ready; `report` is called on another thread.
 
-        Raises `Misconfigured`.
+        Raises `Misconfigured`, or `EngineLost` where a rank of its is gone.
         """
-        return cls(await asyncio.to_thread(assemble, config, report, make_cache))
+        followers = Followers(config)
+        try:
+            assembling = asyncio.to_thread(assemble, config, report, make_cache, followers)
+            parts = await first_of(assembling, followers.lost())
+        except BaseException:
+            followers.stop()
+            raise
+        return cls(parts)
 
     # ------------------------------------------------------------ the nine calls
 
@@ -148,6 +158,7 @@ class LocalEngine:
                 self._ended = EngineClosed("the engine was closed")
                 await self._drain()
             self._end(self._ended)
+            self._parts.followers.stop()
             self._tokenizing.shutdown(wait=False)
             self._compiling.shutdown(wait=False)
 
@@ -224,6 +235,10 @@ class LocalEngine:
     def _publish(self, events: list[CoreEvent]) -> None:
         self._loop.call_soon_threadsafe(self._hear, events)
 
+    def _lose(self, loss: "Future[None]") -> None:
+        if error := loss.exception():
+            self._fail(error)
+
     def _fail(self, error: BaseException) -> None:
         # A closed loop has nobody left who could be told.
         with contextlib.suppress(RuntimeError):
@@ -246,6 +261,8 @@ class LocalEngine:
             self._worker.post(lambda core, now: core.stop(reply.job.job_id, kept_ids, now))
 
     def _mourn(self, error: BaseException) -> None:
+        if self._failed.is_set():
+            return
         log.error("the engine failed", exc_info=error)
         self._ended = EngineLost(f"the engine failed: {error!r}")
         self._failed.set()

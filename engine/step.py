@@ -101,7 +101,7 @@ class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):
     """False: it may lie in memory only."""
 
 
-class Park(msgspec.Struct, frozen=True, kw_only=True):
+class Park(msgspec.Struct, frozen=True, kw_only=True, tag="park"):
     """Copy the KV in `slots` into a new segment of `tier`. The slots do not change meanwhile."""
 
     transfer_id: TransferId
@@ -110,7 +110,7 @@ class Park(msgspec.Struct, frozen=True, kw_only=True):
     slots: Slots
 
 
-class Spill(msgspec.Struct, frozen=True, kw_only=True):
+class Spill(msgspec.Struct, frozen=True, kw_only=True, tag="spill"):
     """Copy a segment from host memory to disk."""
 
     transfer_id: TransferId
@@ -126,14 +126,14 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     slots: Slots
 
 
-class Restore(msgspec.Struct, frozen=True, kw_only=True):
+class Restore(msgspec.Struct, frozen=True, kw_only=True, tag="restore"):
     """Copy segments' KV into slots that nobody reads before it arrives; pieces are in order."""
 
     transfer_id: TransferId
     pieces: tuple[Piece, ...]
 
 
-class Drop(msgspec.Struct, frozen=True, kw_only=True):
+class Drop(msgspec.Struct, frozen=True, kw_only=True, tag="drop"):
     """Let a segment's bytes go, after every transfer that was ordered before."""
 
     tier: Tier

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
 from engine.config import EngineConfig
@@ -28,6 +28,7 @@ from engine.model.native.library import Library, Unavailable, library
 from engine.model.packed import pack_linears
 from engine.model.paged import ATTENTION
 from engine.model.pool import KVShape
+from engine.model.ranks import ALONE, Ranks
 from engine.model.source import Progress, display_name, hash_file, log, prepare, translated
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -59,6 +60,10 @@ class LoadedModel:
     vocabulary_tokens: int
     eos_token_ids: tuple[int, ...]
     kv: KVShape
+    """What this rank keeps of a token."""
+    query_heads: int
+    """This rank's."""
+    ranks: Ranks
     dtype: torch.dtype
     device: torch.device
     library: Library | None
@@ -91,28 +96,39 @@ class LoadedModel:
             self.model.set_attn_implementation(ATTENTION)
 
 
-def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
-    """Convert if need be and load. Raises `Misconfigured` with what is wrong and the fix."""
-    device = _device(config.device)
+def load(config: EngineConfig, progress: Progress = log.info, ranks: Ranks = ALONE) -> LoadedModel:
+    """Convert if need be and load. Raises `Misconfigured` with what is wrong and the fix.
+
+    One of several ranks loads its share, and waits until the others do.
+    """
+    device = ranks.device(_device(config.device))
     dtype = _dtype(config.dtype, device)
     source = prepare(config.model, config.data_dir, progress)
     progress(f"loading {source} in {str(dtype).removeprefix('torch.')}")
     with translated(config.model):
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, attn_implementation=ATTENTION, use_safetensors=True
+        ranks.check(source)
+    meshes = ranks.join(device)
+    with translated(config.model):
+        model = ranks.modules(
+            source,
+            device,
+            meshes,
+            dtype=dtype,
+            attn_implementation=ATTENTION,
+            use_safetensors=True,
         )
         folder = Path(cached_file(source, "config.json")).parent
     _check_tokenizer(config.model, tokenizer)
     text_config = model.config.get_text_config()
     context_tokens = _context_tokens(config, text_config)
-    kv = _kv_shape(text_config, dtype)
+    kv = _kv_shape(text_config, dtype, ranks.kv_heads(model))
     model = model.eval().to(device).requires_grad_(requires_grad=False)
     slides = _slides(text_config, context_tokens)
-    native, decoder = _native(model, config, progress, slides=slides)
+    native, decoder = _native(model, config, progress, slides=slides, ranks=ranks)
     flash = _flash(config, kv, device, dtype=dtype, progress=progress)
     has_groups = _take_groups(decoder, folder, config, progress)
-    if decoder is None and dtype == torch.bfloat16 and device.type == "cpu":
+    if decoder is None and dtype == torch.bfloat16 and device.type == "cpu" and ranks.size == 1:
         pack_linears(model)
     give_back()
     return LoadedModel(
@@ -125,6 +141,8 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
         vocabulary_tokens=text_config.vocab_size,
         eos_token_ids=_eos_token_ids(model, tokenizer),
         kv=kv,
+        query_heads=_query_heads(text_config, kv),
+        ranks=ranks,
         dtype=dtype,
         device=device,
         library=native,
@@ -134,7 +152,7 @@ def load(config: EngineConfig, progress: Progress = log.info) -> LoadedModel:
 
 
 def _native(
-    model: Any, config: EngineConfig, progress: Progress, *, slides: bool
+    model: Any, config: EngineConfig, progress: Progress, *, slides: bool, ranks: Ranks
 ) -> tuple[Library | None, Decoder | None]:
     """The kernels and what they know of the model; says why, where that is not all of it."""
     kernels = None
@@ -142,6 +160,8 @@ def _native(
         if config.kernels == "native" and model.device.type != "cpu":
             raise Unavailable("they run on a CPU only")
         if config.kernels in ("auto", "native") and model.device.type == "cpu":
+            if ranks.size > 1:
+                raise Unavailable("they know whole models only")
             if slides:
                 raise Unavailable("they know no sliding windows")
             kernels = library(config.data_dir)
@@ -288,11 +308,17 @@ def _check_tokenizer(name: str, tokenizer: Any) -> None:
         )
 
 
-def _kv_shape(text_config: Any, dtype: torch.dtype) -> KVShape:
+def _query_heads(text_config: Any, kv: KVShape) -> int:
+    """Those that go with the KV heads of a pool."""
+    heads: int = text_config.num_attention_heads
+    return heads * kv.kv_heads // (getattr(text_config, "num_key_value_heads", None) or heads)
+
+
+def _kv_shape(text_config: Any, dtype: torch.dtype, kv_heads: int) -> KVShape:
     heads = text_config.num_attention_heads
     return KVShape(
         layers=text_config.num_hidden_layers,
-        kv_heads=getattr(text_config, "num_key_value_heads", None) or heads,
+        kv_heads=kv_heads,
         head_size=getattr(text_config, "head_dim", None) or text_config.hidden_size // heads,
         dtype_bytes=dtype.itemsize,
     )
@@ -320,7 +346,8 @@ def _model_fingerprint(
     """Equal for equal config, weights and formats that serve, wherever the folder lies."""
     digest = hashlib.blake2b(digest_size=16)
     settings = {k: v for k, v in text_config.to_dict().items() if not k.startswith("_")}
-    settings.pop("transformers_version", None)
+    for name in ("transformers_version", "distributed_config"):
+        settings.pop(name, None)
     digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
     digest.update(str(dtype).encode())
     for file in sorted(folder.glob("*.safetensors")):

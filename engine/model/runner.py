@@ -6,9 +6,11 @@ the head. It refuses to decide anything, and it computes in `launch`, so a handl
 """
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ from engine.model.load import LoadedModel, kv_memory_bytes
 from engine.model.native.passes import Passes
 from engine.model.paged import PagedStep
 from engine.model.pool import Pool
+from engine.model.ranks import Ranks
 from engine.model.reading import Attention
 from engine.model.sample import NO_MASKS, draw_tokens
 from engine.model.segments import SegmentFiles
@@ -69,7 +72,7 @@ class ModelRunner:
         memory_bytes = kv_memory_bytes(config, loaded.device)
         least_tokens = _BLOCK_TOKENS if loaded.flash is None else loaded.flash.block_tokens
         block_tokens = config.block_tokens or max(_BLOCK_TOKENS, least_tokens)
-        blocks = loaded.kv.blocks_in(memory_bytes, block_tokens)
+        blocks = loaded.ranks.least(loaded.kv.blocks_in(memory_bytes, block_tokens))
         if blocks < 1:
             least = loaded.kv.token_bytes * block_tokens
             raise Misconfigured(
@@ -102,7 +105,7 @@ class ModelRunner:
             return "native kernels (whole step)"
         self._attention = attention_over(
             self.pool,
-            query_heads=loaded.model.config.get_text_config().num_attention_heads,
+            query_heads=loaded.query_heads,
             flash=loaded.flash,
             library=loaded.library,
             uses_views=not self._deterministic,
@@ -119,7 +122,7 @@ class ModelRunner:
 
     def _default_disk_bytes(self) -> int:
         pool_tokens = self.pool.blocks * self.pool.block_tokens
-        pool_bytes = pool_tokens * self._loaded.kv.token_bytes
+        pool_bytes = pool_tokens * self._loaded.kv.token_bytes * self._loaded.ranks.size
         return 0 if self._files is None else self._files.default_bytes(pool_bytes)
 
     def close(self) -> None:
@@ -130,18 +133,20 @@ class ModelRunner:
     def launch(self, plan: Plan) -> FinishedStep:
         """Carry `plan` out; raises `Corrupt` where checks find a logit that is no number."""
         with contextlib.nullcontext() if self._passes is None else _one_thread():
-            self.pool.wipe(plan.wipes)
-            self.pool.copy(plan.copies)
-            if plan.transfers:
-                assert self._carrier is not None
-                self._carrier.carry(plan.transfers)
+            self._move(plan)
             masks = self._followers.masks(plan.runs)
-            drawn = self._compute(plan.runs, masks) if plan.runs else []
+            passes = [self._compute(runs, masks) for runs in self._passes_of(plan.runs)]
         results = tuple(
             _result(run, tokens, masks.get(run.job_id))
-            for run, tokens in zip(plan.runs, drawn, strict=True)
+            for run, tokens in zip(plan.runs, chain.from_iterable(passes), strict=True)
         )
         return FinishedStep(StepResult(step=plan.step, runs=results))
+
+    def follow(self, plan: Plan) -> None:
+        """Carry a plan out beside the rank that draws its tokens."""
+        self._move(plan)
+        for runs in self._passes_of(plan.runs):
+            self._forward(runs, _ends(runs))
 
     def collect(self, handle: Handle) -> StepResult:
         assert isinstance(handle, FinishedStep)
@@ -168,20 +173,22 @@ class ModelRunner:
                 "runs over the paged cache: choose a model with plain causal attention"
             )
 
-    def _compute(self, runs: Sequence[Run], masks: Masks) -> list[tuple[DrawnToken, ...]]:
+    def _move(self, plan: Plan) -> None:
+        self.pool.wipe(plan.wipes)
+        self.pool.copy(plan.copies)
+        if plan.transfers:
+            assert self._carrier is not None
+            self._carrier.carry(plan.transfers)
+
+    def _passes_of(self, runs: Sequence[Run]) -> Sequence[Sequence[Run]]:
+        """Those that are computed together; no runs, no pass."""
         if self._deterministic and self._passes is None:
             # Alone in its pass a run's sums do not depend on who else is there.
-            return [self._compute_together([run], masks)[0] for run in runs]
-        return self._compute_together(runs, masks)
+            return [[run] for run in runs]
+        return [runs] if runs else []
 
-    def _compute_together(self, runs: Sequence[Run], masks: Masks) -> list[tuple[DrawnToken, ...]]:
-        ends: list[int] = []
-        rows = 0
-        for run in runs:
-            rows += len(run.token_ids)
-            if run.draw is not None:
-                ends.append(rows - 1)
-        logits = self._forward(runs, ends)
+    def _compute(self, runs: Sequence[Run], masks: Masks) -> list[tuple[DrawnToken, ...]]:
+        logits = self._forward(runs, _ends(runs))
         if self._checks and bool(logits.isnan().any()):
             raise Corrupt("a logit is not a number: a slot was read before it was written")
         draws = [run.draw for run in runs if run.draw is not None]
@@ -212,6 +219,12 @@ class ModelRunner:
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+
+def _ends(runs: Sequence[Run]) -> list[int]:
+    """The packed rows that draw."""
+    ends = list(accumulate(len(run.token_ids) for run in runs))
+    return [end - 1 for run, end in zip(runs, ends, strict=True) if run.draw is not None]
 
 
 def _rows(runs: Sequence[Run], masks: Masks) -> dict[int, Allowed]:
@@ -248,4 +261,17 @@ def _segment_files(loaded: LoadedModel, config: EngineConfig) -> SegmentFiles | 
     mode = "deterministic" if config.deterministic else "batched"
     if config.deterministic and loaded.library is not None:
         mode = f"deterministic-{loaded.library.digest}"
-    return SegmentFiles(config.data_dir / "parked", f"{loaded.model_fingerprint}/{mode}")
+    ranks = loaded.ranks
+    if ranks.size > 1:
+        mode = f"{mode}/rank {ranks.rank} of {ranks.size}"
+    fingerprint = f"{loaded.model_fingerprint}/{mode}"
+    return SegmentFiles(_folders(config.data_dir, ranks)[ranks.rank], fingerprint)
+
+
+def _folders(data_dir: Path, ranks: Ranks) -> list[Path]:
+    """Where each rank keeps its part of every segment; what more ranks have left is let go."""
+    for folder in data_dir.glob("parked-rank-*"):
+        if int(folder.name.rsplit("-", 1)[1]) >= ranks.size:
+            shutil.rmtree(folder, ignore_errors=True)
+    others = [data_dir / f"parked-rank-{rank}" for rank in range(1, ranks.size)]
+    return [data_dir / "parked", *others]
