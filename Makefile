@@ -14,11 +14,11 @@ NPM_IN := PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --no-update-no
 NPM := $(NPM_IN) web
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help run install page migrate check test contract chaos bench format lock golden pictures python chromium nginx compiler provider
+.PHONY: help run install page migrate check test contract chaos bench bench-gpu format lock golden pictures python chromium nginx compiler provider
 .DEFAULT_GOAL := help
 
 help: ## What can be made.
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 run: install page ## Set up what is missing, then serve on 127.0.0.1:8000.
 	$(call say,Serving; stop with Ctrl-C)
@@ -142,6 +142,10 @@ bench: .venv/benched ## Compare with the peers found here: an hour, or minutes w
 	@mkdir -p benchmarks/last
 	$(PY) -m benchmarks.against $(BENCH) --json benchmarks/last/against.json
 	$(PY) -m benchmarks.plots benchmarks/last/against.json --out benchmarks/last
+
+# VLLM_PYTHON names the peer: benchmarks/README.md.
+bench-gpu: .venv/benched ## Measure a GPU and what Keepwarm makes of it. BENCH=--model=FOLDER for real weights.
+	$(PY) -m benchmarks.gpu $(BENCH) --json benchmarks/last/gpu.json
 
 format: .venv/tested ## Format and mend what a tool can.
 	$(PY) -m ruff check --fix .

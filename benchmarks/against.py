@@ -141,6 +141,26 @@ def commit() -> str:
     return told.stdout.strip() or "unknown"
 
 
+def now() -> str:
+    return datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def result_of(
+    comparison: Comparison, options: Mapping[str, object], model: str, date: str
+) -> Result:
+    return Result(
+        machine=machine(),
+        date=date,
+        commit=commit(),
+        model=model,
+        options={key: str(value) for key, value in options.items() if key != "json"},
+        servers=comparison.servers,
+        samples=comparison.samples,
+        weights=comparison.weights,
+        faults=comparison.faults,
+    )
+
+
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few minutes, for a first look")
@@ -172,21 +192,10 @@ async def compare(options: argparse.Namespace) -> Result:
         rounds=options.rounds or sizes.rounds,
         tight=msgspec.structs.replace(sizes.tight, gaps_s=gaps_s),
     )
-    date = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    told = {key: str(value) for key, value in vars(options).items() if key != "json"}
+    date = now()
 
     def keep(comparison: Comparison) -> Result:
-        result = Result(
-            machine=machine(),
-            date=date,
-            commit=commit(),
-            model="SmolLM2-135M-Instruct",
-            options=told,
-            servers=comparison.servers,
-            samples=comparison.samples,
-            weights=comparison.weights,
-            faults=comparison.faults,
-        )
+        result = result_of(comparison, vars(options), "SmolLM2-135M-Instruct", date)
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
         return result
 

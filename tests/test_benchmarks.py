@@ -1,18 +1,29 @@
-"""The trace simulator on small workloads: real index, leases and retention against plain models."""
+"""The trace simulator on small workloads against plain models, and the command that measures a GPU."""
 
 import json
+import math
+import subprocess
+import sys
 
+import msgspec
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 
+from benchmarks.card import Work
 from benchmarks.gaps import fit, likelihood, observe
+from benchmarks.gpu import Report
+from benchmarks.gpu_rows import FEW
 from benchmarks.hit_rate import measure, policies, table
 from benchmarks.profiles import PROFILES, generate
 from benchmarks.replay import Policy, optimum, replay
 from benchmarks.workloads import Workload, read_trace, reused_units
 from engine.config import PREFIX_INDEXES
 from engine.kv.returns import MOONCAKE
+from tests.kit.random_model import random_model
+from tests.kit.server import ROOT
 
 
 def trace(folder, paths: list[list[int]]) -> Workload:
@@ -115,3 +126,59 @@ def test_a_report_has_a_column_for_each_policy():
     lines = table(rows).splitlines()
     assert len(lines) == 3
     assert all(f" {name} |" in lines[0] for name in [*named, "whether", "optimum"])
+
+
+def test_the_command_for_a_gpu_runs_on_a_small_model_of_a_cpu(tmp_path):
+    file = tmp_path / "gpu.json"
+    done = gpu("--small", "--device", "cpu", "--data-dir", str(tmp_path), "--json", str(file))
+
+    assert done.returncode == 0, done.stderr
+    report = msgspec.json.decode(file.read_bytes(), type=Report)
+    values = {(row.name, row.size): row.value for row in report.rows}
+    for size in FEW.prefills:
+        assert values["prefill", size] > 0
+    for size in (*FEW.streams, *FEW.sessions):
+        assert values["decode, streams", size] > 0
+        assert values["sessions, reply tokens", size] > 0
+    for size in FEW.histories:
+        assert values["first token behind, sooner", size] > 0
+    # It comes from host memory, or is computed where that is thought to be sooner.
+    assert 0 <= values["back from host memory, found", FEW.parked_tokens] <= FEW.parked_tokens + 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_the_command_says_so_and_measures_nothing(tmp_path):
+    done = gpu("--data-dir", str(tmp_path), "--json", str(tmp_path / "gpu.json"))
+
+    assert done.returncode == 2
+    assert done.stdout.startswith("torch finds no CUDA device here: nothing was measured")
+    assert done.stdout.count("\n") == 1
+    assert not (tmp_path / "gpu.json").exists()
+
+
+def test_what_a_model_takes_is_counted(tmp_path):
+    layers, hidden, heads, kv_heads, size, inner = 2, 64, 4, 2, 16, 96
+    shape = {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": size,
+    }
+    model = random_model(tmp_path, shape)
+    work = Work(model, 2)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    head = math.prod(shapes["lm_head.weight"])
+    weights = sum(math.prod(size) for name, size in shapes.items() if "_proj" in name)
+
+    attended = 4 * layers * heads * size * (1 + 2 + 3)
+    assert work.prefill(3) == 2 * 3 * weights + attended + 2 * head
+    kv = 2 * layers * kv_heads * size
+    assert work.step_bytes(5, 7) == 2 * (weights + head + 5 * 7 * kv)
+
+
+def gpu(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.gpu", *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
