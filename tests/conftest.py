@@ -27,7 +27,7 @@ from tests.kit.db import (
 )
 from tests.kit.echo import REPLY_TOKENS
 from tests.kit.peers import engine_of, open_engine
-from tests.kit.server import Server, start_server
+from tests.kit.server import Server, fork_server
 from tests.kit.serving import Serving, serving
 
 # How long an example takes is the machine's affair: on a busy one any may take a second.
@@ -143,14 +143,14 @@ async def db(database_url: str) -> AsyncIterator[Database]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """One real server for all tests that neither stop it nor need it empty."""
-    with start_server() as running:
+    with fork_server() as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def postgres_server(postgres: PostgresServer, migrated_postgres: str) -> Iterator[Server]:
     url = finished(new_postgres_url(postgres, migrated_postgres))
-    with start_server(KEEPWARM_DATABASE_URL=url) as running:
+    with fork_server(KEEPWARM_DATABASE_URL=url) as running:
         yield running
 
 

@@ -12,7 +12,8 @@ from benchmarks.plots import PLOTS, draw
 from benchmarks.results import FIGURES, Result, Sample, best_peer, ratios, table
 from benchmarks.rows import ROWS, Sizes
 from benchmarks.texts import message, text
-from tests.kit.server import COMMANDS, Server
+from tests.kit.forked import FORKED
+from tests.kit.server import Server
 
 SHAPE = Shape(
     sessions=2,
@@ -135,7 +136,7 @@ async def test_two_real_servers_are_compared_on_every_row_and_end_with_it(monkey
     )
     kept: list[int] = []
     comparison = Comparison("test", lambda so_far: kept.append(len(so_far.samples)))
-    COMMANDS.begin()
+    FORKED.begin()
     others = set(psutil.Process().children(recursive=True))
 
     await comparison.compare(list(launches(SMALL, "KEEPWARM_THREADS=1")), sizes, ROWS)

@@ -23,7 +23,7 @@ from app.people.keys import Keys
 from tests.kit.db import BOTH, migrate_to, new_postgres_url
 from tests.kit.domain import new_person, open_domain
 from tests.kit.echo import EchoEngine
-from tests.kit.server import complaint, run_command, start_server
+from tests.kit.server import complaint, fork_server, run_command
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -220,7 +220,7 @@ async def test_a_database_that_is_not_there_has_no_backup(empty_url: str, tmp_pa
 
 def test_a_server_is_backed_up_while_it_serves_and_restored_by_command(tmp_path: Path):
     file = str(tmp_path / "file.backup")
-    with start_server() as server:
+    with fork_server() as server:
         saved = run_command(server.folder, "backup", file)
         again = complaint(server.folder, "backup", file)
         over = complaint(server.folder, "restore", file)

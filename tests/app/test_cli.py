@@ -16,7 +16,7 @@ from app.people.audit import Audit, AuditFilter
 from app.settings import SETTINGS, Settings
 from tests.kit.db import migrate_to
 from tests.kit.model import with_template
-from tests.kit.server import complaint, keepwarm, new_folder, run_command, start_server
+from tests.kit.server import complaint, fork_server, keepwarm, new_folder, run_command, start_server
 from tests.kit.templates import ADDS_AN_EMPTY_THOUGHT, DATED, MARKS_EARLIER_QUESTIONS
 
 
@@ -121,7 +121,7 @@ def test_the_doctor_says_which_templates_cost_a_whole_rendering(migrated: Path, 
 
 
 def test_a_port_that_is_taken_and_a_folder_that_is_served_are_told_apart(migrated: Path):
-    with start_server() as server:
+    with fork_server() as server:
         taken = complaint(migrated, "serve", KEEPWARM_PORT=str(server.port))
         twice = complaint(server.folder, "serve")
 
@@ -241,7 +241,7 @@ def test_a_key_of_nobody_is_refused(migrated: Path):
 
 
 def test_the_first_start_prints_a_link_that_makes_one_administrator_once():
-    with start_server(KEEPWARM_ADMIN_EMAIL="", KEEPWARM_ADMIN_PASSWORD="") as server:
+    with fork_server(KEEPWARM_ADMIN_EMAIL="", KEEPWARM_ADMIN_PASSWORD="") as server:
         link = re.search(rf"{server.url}/setup#token=(\S+)", server.output)
         assert link is not None
         body = {"token": link[1], "email": "first@example.org", "name": "F", "password": "x" * 12}
@@ -267,7 +267,7 @@ def test_a_signal_ends_the_server_and_its_engine_with_success():
 
 
 def test_the_log_tells_of_requests_and_not_of_their_text():
-    with start_server() as server:
+    with fork_server() as server:
         answer = httpx.post(
             f"{server.url}/v1/chat/completions?q=hidden-query",
             json={"messages": [{"role": "user", "content": "hidden-text"}], "max_tokens": 4},

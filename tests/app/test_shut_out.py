@@ -20,7 +20,7 @@ from app.ids import ConversationId, UserId, new_conversation_id
 from app.people.accounts import Accounts
 from engine.api import Forget, OwnerId, Subject, SubjectKind
 from tests.kit.peers import create, engine_of, until
-from tests.kit.server import run_command, start_server
+from tests.kit.server import fork_server, run_command
 from tests.kit.serving import Serving
 from tests.kit.staff import CUT_S, SIGNED_OUT, Somebody, boss, closes, done, refusal, somebody
 from tests.kit.tab import LONG, PASSWORD, person
@@ -212,7 +212,7 @@ def sessions(folder: Path) -> set[str]:
 async def test_what_goes_while_no_server_runs_leaves_nothing_on_the_disk():
     """What a server parks when it stops is found again by the next, and forgotten there."""
     begun: list[ConversationId] = []
-    with start_server() as server:
+    with fork_server() as server:
         parked = server.folder / "data" / "parked"
         async with person(server) as ann, person(server) as ben:
             for number, who in enumerate((ann, ben, ben)):
@@ -228,7 +228,7 @@ async def test_what_goes_while_no_server_runs_leaves_nothing_on_the_disk():
         run_command(server.folder, "admin", "user", "remove", ann.email, "--yes")
         async with contextlib.aclosing(Database(server.database_url)) as db, db.begin() as session:
             await session.execute(delete(Conversation).where(Conversation.id == gone))
-        with start_server(server.folder) as again:
+        with fork_server(server.folder) as again:
             async with asyncio.timeout(CUT_S):
                 while {of_ann, gone} & sessions(parked):  # noqa: ASYNC110  a file's going has no event
                     await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from app.errors import AppError
 from app.tracing import exporting
-from tests.kit.server import start_server
+from tests.kit.server import fork_server
 
 CALLER = "0af7651916cd43dd8448eb211c80319c"
 
@@ -71,7 +71,7 @@ def told(span: Span) -> dict[str, object]:
 
 
 def test_a_turn_is_told_below_its_request_and_not_what_was_said(collector: Collector):
-    with start_server(KEEPWARM_TRACES_URL=collector.url) as server:
+    with fork_server(KEEPWARM_TRACES_URL=collector.url) as server:
         answer = httpx.post(
             f"{server.url}/v1/responses?q=hidden-query",
             json={"input": "hidden-text", "max_output_tokens": 4, "instructions": "hidden-role"},

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Viewport
 from app.ids import new_user_id
 from tests.browser.test_chat import SCHEMES, axe_faults, send, wait_for_end
 from tests.kit.bigtree import DOCUMENTS, show
-from tests.kit.server import ROOT, Server, signed_in, start_server
+from tests.kit.server import ROOT, Server, fork_server, signed_in
 from tests.kit.tab import PASSWORD
 
 pytestmark = pytest.mark.browser
@@ -60,7 +60,7 @@ COUNT_DRAWINGS = """() => {
 def server() -> Iterator[Server]:
     assert (ROOT / "app" / "page" / "admin.html").is_file(), "build the page first: make page"
     # Little memory, so that a few turns fill it.
-    with start_server(KEEPWARM_THREADS="1", KEEPWARM_KV_MEMORY="48MiB") as running:
+    with fork_server(KEEPWARM_THREADS="1", KEEPWARM_KV_MEMORY="48MiB") as running:
         talk(running, "Tell me about lighthouses.", "And about the sea?")
         yield running.wait_until_rested()  # its figures stay until a test does something
 

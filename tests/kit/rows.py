@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "rows.md"
 HEADING = re.compile(r"^### (?P<name>[^:\n]+): [^\n]+\n\n(?P<words>(?:[^\n]+\n)+)", re.MULTILINE)
 ALONE = "No table is touched."
 """What a row says of itself that one database is enough for."""
-STARTS = {"serving", "start_server", "serve"}
+STARTS = {"serving", "start_server", "fork_server", "serve"}
 GIVES = {"Server", "Serving"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -19,7 +19,7 @@ from engine.model.template import Renderer
 from tests.kit.engines import a_config
 from tests.kit.model import loaded_model
 from tests.kit.peers import somebody_at
-from tests.kit.server import Server, start_server
+from tests.kit.server import Server, fork_server
 from tests.kit.serving import WAIT_S, Serving, serving
 from tests.kit.tab import Person, Tab, browser, person
 
@@ -35,7 +35,7 @@ SECRET = "The quokka of Zanzibar forges lanterns out of amber marmalade tonight"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with start_server(KEEPWARM_THREADS="1") as running:
+    with fork_server(KEEPWARM_THREADS="1") as running:
         yield running.wait_until_rested()  # whatever is computed from now on is a test's
 
 
@@ -202,7 +202,7 @@ def values(folder: Path) -> Iterator[object]:
 
 @pytest.mark.row("drafts")
 async def test_17_a_draft_is_in_no_table_no_file_and_no_log(renderer):
-    with start_server(KEEPWARM_THREADS="1") as server:
+    with fork_server(KEEPWARM_THREADS="1") as server:
         await asyncio.to_thread(server.wait_until_rested)
         async with person(server, AccountRole.ADMIN) as somebody, somebody.tab() as tab:
             conversation_id = await somebody.conversation()
@@ -215,7 +215,7 @@ async def test_17_a_draft_is_in_no_table_no_file_and_no_log(renderer):
         server.stop()
         stopped = finds(server.folder, renderer)
 
-        with start_server(server.folder, server.port, KEEPWARM_THREADS="1") as again:
+        with fork_server(server.folder, server.port, KEEPWARM_THREADS="1") as again:
             async with browser(again, somebody.email) as back, back.tab() as tab:
                 await tab.subscribe(conversation_id)
                 await receipt_of(tab, conversation_id, SECRET, parent_id)

@@ -23,7 +23,7 @@ from engine.config import PREFIX_INDEXES, EngineConfig
 from engine.remote import Care
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.engines import a_config, open_local, open_remote
-from tests.kit.server import Server, start_server
+from tests.kit.server import Server, fork_server
 from tests.kit.tab import person
 
 EVERYBODY = Access(visibility=Visibility.EVERYBODY)
@@ -229,7 +229,7 @@ async def until_warm(domain: Domain, engine: Engine, *, not_in: str) -> None:
 
 
 async def test_a_server_is_warm_soon_after_it_started(tmp_path: Path):
-    with start_server() as server:
+    with fork_server() as server:
         async with person(server) as ann:
             await until_computed(server)
             conversation_id = await ann.conversation()

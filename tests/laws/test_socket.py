@@ -21,7 +21,7 @@ from app.frames import (
     TurnCreate,
 )
 from app.ids import ConversationId, MessageId, ResponseId
-from tests.kit.server import Server, start_server
+from tests.kit.server import Server, fork_server
 from tests.kit.serving import Serving
 from tests.kit.staff import nothing_to_warm, somebody, stats
 from tests.kit.tab import LONG, Person, Tab, person
@@ -184,13 +184,13 @@ async def test_15_a_stopped_answer_can_be_continued(each_server: Server):
 async def test_17_nothing_acknowledged_is_lost_when_the_server_is_killed_in_mid_answer(
     database_url: str,
 ):
-    with start_server(KEEPWARM_DATABASE_URL=database_url) as server:
+    with fork_server(KEEPWARM_DATABASE_URL=database_url) as server:
         async with person(server) as somebody:
             conversation_id = await somebody.conversation()
             async with somebody.tab() as tab:
                 accepted, cursor = await begun(tab, conversation_id)
                 server.kill()
-            with start_server(server.folder, server.port, KEEPWARM_DATABASE_URL=database_url):
+            with fork_server(server.folder, server.port, KEEPWARM_DATABASE_URL=database_url):
                 question, answer = await tree(somebody, conversation_id)
                 async with somebody.tab() as back:
                     await back.subscribe(conversation_id, cursor)
@@ -209,7 +209,7 @@ async def test_17_nothing_acknowledged_is_lost_when_the_server_is_killed_in_mid_
 
 
 async def test_17_a_server_that_is_asked_to_stop_closes_with_1012_and_keeps_the_text():
-    with start_server() as server:
+    with fork_server() as server:
         async with person(server) as somebody:
             conversation_id = await somebody.conversation()
             async with somebody.tab() as tab:
@@ -221,7 +221,7 @@ async def test_17_a_server_that_is_asked_to_stop_closes_with_1012_and_keeps_the_
                         await tab.receive()
                 code = tab.socket.close_code
             status = await stopping
-            with start_server(server.folder, server.port):
+            with fork_server(server.folder, server.port):
                 stored = (await tree(somebody, conversation_id))[-1]
 
     assert end.response.status.ended
