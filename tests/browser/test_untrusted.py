@@ -1,27 +1,40 @@
 """What others wrote, in the real page in Chromium: nothing of it runs, and nothing leaves.
 
-Also how somebody comes in who left the page for a provider of single sign-on, whose cookies only a real
-browser treats as browsers do.
+On the real model, which a grammar makes say some of it; all of it comes from an engine that says what it
+is told to, a character after another. Also how somebody comes in who left the page for a
+provider of single sign-on, whose cookies only a real browser treats as browsers do.
 """
 
 import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
+from llguidance import LLMatcher
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
+from app.chat.entry import TurnRequest
+from app.chat.ledger import AnswerFormat
 from app.db.types import AccountRole
-from tests.kit.echo import FIRST_CHARACTER
-from tests.kit.peers import open_engine
+from app.ids import new_user_id
+from app.routes import conversations
+from engine.api import Engine, JobClass, Limits
+from engine.local import LocalEngine
+from engine.model.grammar import Grammars
+from tests.browser.test_admin_page import PAGES
+from tests.browser.test_chat import ANSWER_MS, send, stored
+from tests.browser.test_settings import close, settings
+from tests.kit.engines import a_config
+from tests.kit.peers import engine_of
 from tests.kit.provider import RealProvider
 from tests.kit.serving import Serving, serving
 from tests.kit.tab import PASSWORD
 
 pytestmark = pytest.mark.browser
 
-ADMIN, READER = "root@example.org", "reader@example.org"
 RUN = "window.ran=1"
 AWAY = "https://evil.example"
 PAYLOADS = (
@@ -84,6 +97,12 @@ PAYLOADS = (
 )
 
 
+SCRIPT, IMAGE, PIXEL = PAYLOADS[:3]
+ALL = "\n\n".join(PAYLOADS)
+FEW = "\n\n".join(PAYLOADS[:3])
+"""What the model reads in a moment, on a busy machine too."""
+
+
 @pytest.fixture(scope="module")
 def provider() -> Iterator[RealProvider]:
     """Known to the server before it is started."""
@@ -95,23 +114,25 @@ def provider() -> Iterator[RealProvider]:
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory, provider: RealProvider) -> Iterator[Serving]:
+    async def open_engine() -> Engine:
+        config = a_config(checks=False, poison=False)
+        return await LocalEngine.open(config)
+
     folder: Path = tmp_path_factory.mktemp("untrusted")
     settings = provider.settings | {"oidc_name": "the House"}
     with serving(folder, open_engine, **settings) as server:
         provider.start(f"{server.site.url}/api/oidc/callback")
-        for email, role in ((ADMIN, AccountRole.ADMIN), (READER, AccountRole.MEMBER)):
-            server.do(server.service.accounts.create_user(email, "Somebody", PASSWORD, role))
         yield server
 
 
 class Watch:
     """What a page must not do: complain, ask somebody else, open something, run what it shows."""
 
-    def __init__(self, context: BrowserContext, house: Serving) -> None:
+    def __init__(self, context: BrowserContext, home: str) -> None:
         self.context = context
+        self.home = home
         self.asked: list[str] = []
         self.complaints: list[str] = []
-        self.home = house.site.url
         context.on("request", lambda request: self.asked.append(request.url))
         context.on("page", self._watch)
 
@@ -130,19 +151,34 @@ class Watch:
         return [url for url in self.asked if not url.startswith(own)]
 
 
+@contextlib.contextmanager
+def watching(chromium: Browser, house: Serving) -> Iterator[Watch]:
+    with contextlib.closing(chromium.new_context(locale="en-US")) as context:
+        context.set_default_timeout(30_000)
+        yield Watch(context, house.site.url)
+
+
 @pytest.fixture
 def watch(chromium: Browser, house: Serving) -> Iterator[Watch]:
-    with contextlib.closing(chromium.new_context()) as context:
-        context.set_default_timeout(30_000)
-        yield Watch(context, house)
+    with watching(chromium, house) as watch:
+        yield watch
 
 
-def sign_in(page: Page, house: Serving) -> None:
+def newcomer(house: Serving, role: AccountRole = AccountRole.MEMBER) -> str:
+    """Somebody who is called like a payload; the address."""
+    email = f"{new_user_id()}@example.org"
+    house.do(house.service.accounts.create_user(email, IMAGE, PASSWORD, role))
+    return email
+
+
+def signed_in(watch: Watch, house: Serving, role: AccountRole = AccountRole.MEMBER) -> Page:
+    page = watch.context.new_page()
     page.goto(house.site.url)
-    page.get_by_label("Email").fill(READER)
+    page.get_by_label("Email").fill(newcomer(house, role))
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.get_by_label("Message", exact=True).wait_for()
+    return page
 
 
 def sign_in_there(page: Page, login: str) -> None:
@@ -153,7 +189,36 @@ def sign_in_there(page: Page, login: str) -> None:
     page.get_by_role("button", name="Continue").click()
 
 
-def archive() -> str:
+def post(page: Page, path: str, told: object) -> Any:
+    """As the page itself does it."""
+    return page.evaluate(
+        """async ([path, told]) => {
+          const token = document.cookie.split("kw_csrf=")[1].split(";")[0];
+          const headers = { "x-csrf-token": token, "content-type": "application/json" };
+          const asked = { method: "POST", headers, body: JSON.stringify(told) };
+          const answer = await fetch(path, asked);
+          if (!answer.ok) throw new Error(await answer.text());
+          return answer.json();
+        }""",
+        [path, told],
+    )
+
+
+def have_it_say(patch: pytest.MonkeyPatch, text: str) -> None:
+    """Whoever asks on the page is answered this: the model may draw no token that leads elsewhere."""
+    plain = conversations._saying
+
+    def saying(request: TurnRequest, said: str) -> TurnRequest:
+        return msgspec.structs.replace(plain(request, said), format=AnswerFormat())
+
+    def matcher(grammars: Grammars, _: object) -> LLMatcher:
+        return LLMatcher(grammars._tokens(), f"start: {json.dumps(text)}")
+
+    patch.setattr(conversations, "_saying", saying)
+    patch.setattr(Grammars, "_matcher", matcher)
+
+
+def archive() -> dict[str, Any]:
     """A conversation in which both sides say every payload, under a title and a persona of them."""
     messages: list[dict[str, object]] = []
     for number, payload in enumerate(PAYLOADS):
@@ -163,30 +228,34 @@ def archive() -> str:
             messages.append(made | {"created_at": 1.0})
     conversation = {
         "id": "conv_1",
-        "title": PAYLOADS[1],
-        "reads": [{"id": "persona_1", "number": 1, "name": PAYLOADS[0], "text": PAYLOADS[1]}],
+        "title": IMAGE,
+        "reads": [{"id": "persona_1", "number": 1, "name": SCRIPT, "text": IMAGE}],
         "leaf_id": messages[-1]["id"],
         "created_at": 1.0,
         "updated_at": 1.0,
         "messages": messages,
     }
-    return json.dumps(
-        {"format": "keepwarm.conversations", "version": 1, "conversations": [conversation]}
-    )
+    return {"format": "keepwarm.conversations", "version": 1, "conversations": [conversation]}
 
 
 SHOWN = """() => {
-  const seen = [...document.querySelectorAll(".prose *, .question *, nav *")];
-  const tags = new Set(seen.map((node) => node.tagName));
-  const names = seen.flatMap((node) => node.getAttributeNames());
-  const hrefs = [...document.querySelectorAll(".prose a[href]")].map((link) => link.href);
+  const tagsOf = (nodes) => new Set(nodes.map((node) => node.tagName));
+  const all = [...document.body.querySelectorAll(":not(.brand img)")];
+  const texts = [...document.querySelectorAll(".prose *, .question *, nav *")];
+  const tags = {
+    anywhere: ["SCRIPT", "IMG", "IFRAME", "STYLE", "OBJECT", "EMBED", "BASE", "LINK", "META", "VIDEO",
+      "MATH", "TEMPLATE"].filter((tag) => tagsOf(all).has(tag)),
+    inTexts: ["FORM", "INPUT"].filter((tag) => tagsOf(texts).has(tag)),
+  };
+  const names = all.flatMap((node) => node.getAttributeNames());
+  const links = [...document.querySelectorAll(".prose a[href]")];
   return {
     ran: window.ran ?? null,
-    tags: ["SCRIPT", "IMG", "IFRAME", "STYLE", "OBJECT", "FORM", "INPUT"].filter((tag) => tags.has(tag)),
-    handlers: names.filter((name) => name.startsWith("on") || name === "style" || name === "srcdoc"),
-    schemes: [...new Set(hrefs.map((href) => new URL(href).protocol))],
-    unmarked: [...document.querySelectorAll(".prose a[href]")].filter(
-      (link) => link.rel !== "noopener noreferrer nofollow").length,
+    tags: [...tags.anywhere, ...tags.inTexts],
+    handlers: names.filter((name) => name.startsWith("on") || name === "srcdoc"),
+    styled: texts.filter((node) => node.hasAttribute("style")).length,
+    schemes: [...new Set(links.map((link) => new URL(link.href).protocol))],
+    unmarked: links.filter((link) => link.rel !== "noopener noreferrer nofollow").length,
   };
 }"""
 
@@ -202,7 +271,8 @@ button is gone between two looks."""
 def expect_harmless(page: Page, watch: Watch) -> None:
     shown = page.evaluate(SHOWN)
     assert shown["ran"] is None
-    assert (shown["tags"], shown["handlers"], shown["unmarked"]) == ([], [], 0)
+    assert (shown["tags"], shown["handlers"]) == ([], [])
+    assert (shown["styled"], shown["unmarked"]) == (0, 0)
     assert set(shown["schemes"]) <= {"http:", "https:", "mailto:"}
     assert [one for one in watch.complaints if "401" not in one] == []
     assert watch.elsewhere == []
@@ -210,44 +280,126 @@ def expect_harmless(page: Page, watch: Watch) -> None:
 
 @pytest.mark.row("markdown XSS", "also untrusted", "CVE-2026-44568")
 def test_nothing_that_was_brought_in_runs_loads_or_leaves(watch: Watch, house: Serving):
-    page = watch.context.new_page()
-    sign_in(page, house)
-    imported = page.evaluate(
-        """async (file) => {
-          const token = document.cookie.split("kw_csrf=")[1].split(";")[0];
-          const headers = { "x-csrf-token": token, "content-type": "application/json" };
-          const answer = await fetch("/api/import", { method: "POST", headers, body: file });
-          return [answer.status, await answer.json()];
-        }""",
-        archive(),
-    )
-    assert imported[0] in (200, 201), imported
+    page = signed_in(watch, house)
+    post(page, "/api/import", archive())
 
     page.reload()
-    page.get_by_role("link", name=PAYLOADS[1]).click()
+    page.get_by_role("link", name=IMAGE).click()
     page.wait_for_function(ALL_DRAWN, arg=len(PAYLOADS))
     page.locator(".answer .prose").last.hover()
     page.locator(".prose code span").first.wait_for()
+    expect_harmless(page, watch)
 
+    page.get_by_label("Search in all messages").fill("onerror")
+    page.get_by_role("list", name="Found messages").locator("mark").first.wait_for()
+    expect_harmless(page, watch)
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox", name="Find and do").fill("onerror")
+    page.get_by_role("group", name="Messages").get_by_role("option").first.wait_for()
+    expect_harmless(page, watch)
+
+
+@pytest.mark.row("markdown XSS", "CVE-2026-44568")
+def test_nothing_that_is_asked_or_answered_runs_loads_or_leaves(
+    watch: Watch, house: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    said = f"{IMAGE}\n\n[a](javascript:{RUN})"
+    have_it_say(monkeypatch, said)
+    page = signed_in(watch, house)
+
+    send(page, FEW)
+    expect(page.locator(".receipt")).to_have_count(1, timeout=ANSWER_MS)
+
+    assert stored(page)["text"] == said
+    expect(page.locator(".question p")).to_have_text(FEW)
     expect_harmless(page, watch)
 
 
 @pytest.mark.row("markdown XSS", "CVE-2026-44568")
 def test_nothing_that_an_answer_grows_through_runs_loads_or_leaves(
+    chromium: Browser, sqlite_house: Serving, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(conversations, "BROWSER_LIMITS", Limits(max_output_tokens=len(ALL) + 1))
+    monkeypatch.setitem(engine_of(sqlite_house).says, JobClass.INTERACTIVE, ALL)
+    with watching(chromium, sqlite_house) as watch:
+        page = signed_in(watch, sqlite_house)
+
+        send(page, IMAGE)
+        expect(page.locator(".receipt")).to_have_count(1, timeout=ANSWER_MS)
+
+        assert stored(page)["text"] == ALL
+        expect_harmless(page, watch)
+
+
+@pytest.mark.row("markdown XSS", "also untrusted")
+def test_nothing_of_a_persona_or_a_document_runs_loads_or_leaves(
     watch: Watch, house: Serving, monkeypatch: pytest.MonkeyPatch
 ):
-    text = "\n\n".join(PAYLOADS)
-    monkeypatch.setattr(
-        "tests.kit.echo.reply_ids", lambda *_: tuple(FIRST_CHARACTER + ord(one) for one in text)
-    )
-    page = watch.context.new_page()
-    sign_in(page, house)
+    have_it_say(monkeypatch, IMAGE)
+    page = signed_in(watch, house)
+    examples = [{"user": IMAGE, "assistant": SCRIPT}]
+    persona = {"name": SCRIPT, "instructions": FEW, "examples": examples}
+    made = post(page, "/api/personas", persona)["summary"]
+    post(page, f"/api/personas/{made['id']}/versions", persona)
+    post(page, "/api/documents", {"title": PIXEL, "text": FEW})
+    page.reload()
 
-    field = page.get_by_label("Message", exact=True)
-    field.fill(PAYLOADS[1])
-    field.press("Enter")
-    expect(page.locator(".receipt")).to_have_count(1, timeout=60_000)
+    dialog = settings(page, "Personas")
+    dialog.get_by_role("button", name=SCRIPT).first.click()
+    expect(dialog.get_by_label("Instructions")).to_have_value(FEW)
+    dialog.get_by_role("button", name="Version 1").click()
+    dialog.get_by_role("group", name="Version 1").get_by_text(SCRIPT).wait_for()
+    expect_harmless(page, watch)
+    dialog = settings(page, "Documents")
+    dialog.get_by_role("button", name=PIXEL).first.click()
+    expect(dialog.get_by_label("Text", exact=True)).to_have_value(FEW)
+    expect_harmless(page, watch)
+    close(page)
 
+    page.get_by_role("button", name="Begin with").click()
+    dialog = page.get_by_role("dialog", name="Begin with")
+    dialog.get_by_role("radio", name=SCRIPT).check()
+    dialog.get_by_role("checkbox", name=PIXEL).check()
+    expect_harmless(page, watch)
+    dialog.get_by_role("button", name="Done").click()
+    send(page, "Hello.")
+    expect(page.locator(".receipt")).to_have_count(1, timeout=ANSWER_MS)
+    expect(page.get_by_role("note", name="Began with")).to_contain_text(SCRIPT)
+    expect_harmless(page, watch)
+
+
+def visit(page: Page, name: str) -> Locator:
+    """A section of the administrators' page, once it is there."""
+    page.evaluate("name => { location.hash = name }", name)
+    page.get_by_role("navigation").locator(f"a[href='#{name}'][aria-current]").first.wait_for()
+    return page.get_by_role("main")
+
+
+@pytest.mark.row("markdown XSS", "also untrusted")
+def test_nothing_of_a_name_runs_loads_or_leaves_on_the_administrators_page(
+    watch: Watch, house: Serving
+):
+    page = signed_in(watch, house, AccountRole.ADMIN)
+    group = post(page, "/api/groups", {"name": f"{SCRIPT} {new_user_id()}"})
+    invitation = {"note": PIXEL, "role": "member", "group_ids": [group["id"]]}
+    post(page, "/api/invitations", invitation)
+    post(page, "/api/keys", {"name": SCRIPT})
+    published = {"name": PIXEL, "instructions": IMAGE, "visibility": "everybody"}
+    post(page, "/api/personas", published)
+    page.goto(f"{house.site.url}/admin")
+
+    shown = {"people": IMAGE, "invitations": PIXEL, "groups": SCRIPT, "keys": SCRIPT}
+    for name in PAGES:
+        main = visit(page, name)
+        if name in shown:
+            main.get_by_text(shown[name]).first.wait_for()
+        expect_harmless(page, watch)
+
+    visit(page, "prefixes").get_by_text("As a table").click()
+    page.get_by_role("row").filter(has_text=PIXEL).first.wait_for()
+    expect_harmless(page, watch)
+    visit(page, "keys").get_by_role("button", name="Revoke").first.click()
+    page.get_by_role("dialog").get_by_text(SCRIPT).wait_for()
     expect_harmless(page, watch)
 
 
@@ -255,8 +407,7 @@ def test_nothing_that_an_answer_grows_through_runs_loads_or_leaves(
 def test_text_becomes_html_by_the_pages_own_templates_and_sanitiser_only(
     watch: Watch, house: Serving
 ):
-    page = watch.context.new_page()
-    sign_in(page, house)
+    page = signed_in(watch, house)
 
     attempts = (
         "document.body.insertAdjacentHTML('beforeend', '<b>x</b>')",
@@ -274,7 +425,7 @@ def test_text_becomes_html_by_the_pages_own_templates_and_sanitiser_only(
 
 def test_who_left_for_the_provider_comes_back_signed_in(watch: Watch, house: Serving):
     service = house.service
-    root = house.do(service.accounts.find(ADMIN))
+    root = house.do(service.accounts.find(newcomer(house, AccountRole.ADMIN)))
     made = house.do(service.invitations.invite(root.id, "Ada", AccountRole.MEMBER))
     page = watch.context.new_page()
     page.goto(f"{house.site.url}/setup#token={made.token}")
