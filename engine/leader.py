@@ -122,7 +122,7 @@ class Followers:
         self.stop()
 
     def stop(self) -> None:
-        """End them by force. Idempotent."""
+        """End them by force, and leave nothing behind. Idempotent."""
         self._is_closing = True
         for member in self._members:
             member.process.kill()

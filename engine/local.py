@@ -263,6 +263,7 @@ class LocalEngine:
     def _mourn(self, error: BaseException) -> None:
         if self._failed.is_set():
             return
+        self._parts.followers.stop()
         log.error("the engine failed", exc_info=error)
         self._ended = EngineLost(f"the engine failed: {error!r}")
         self._failed.set()

@@ -75,6 +75,15 @@ def lasting(engine: RemoteEngine) -> list[psutil.Process]:
     return [first, *first.children()]
 
 
+def meeting_of(follower: psutil.Process) -> Path:
+    """The folder that the ranks found each other in."""
+    return Path(follower.cmdline()[-2]).parent
+
+
+def is_there(folder: Path) -> bool:
+    return folder.exists()
+
+
 async def test_two_ranks_say_what_one_says(whole, shared):
     expected, found = await said(whole), await said(shared)
 
@@ -121,6 +130,8 @@ async def test_13_an_answer_goes_on_when_a_rank_is_killed(shared, victim):
     undisturbed = await play(shared, job)
     lost = lasting(shared)
     assert len(lost) == 2
+    folder = meeting_of(lost[1])
+    assert is_there(folder)
 
     events = []
     async for event in shared.generate(msgspec.structs.replace(job, job_id=JobId("disturbed"))):
@@ -133,6 +144,7 @@ async def test_13_an_answer_goes_on_when_a_rank_is_killed(shared, victim):
     assert disturbed.sent_ids == undisturbed.sent_ids
     _, alive = psutil.wait_procs(lost, timeout=60)
     assert not alive
+    assert not is_there(folder)
     assert lasting(shared)[0].pid != lost[0].pid
 
 
