@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.model.memory import sent
 from engine.model.pool import KVShape, Pool
 from engine.model.reading import Backend, Reading, StepAttention, merged, readings_of
 from engine.step import Run
@@ -186,4 +187,4 @@ class CascadeStep:
 
 def _index(spans: Sequence[NDArray[np.int64]], device: torch.device) -> torch.Tensor:
     rows = np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
-    return torch.from_numpy(rows).to(device)
+    return sent(rows, device)

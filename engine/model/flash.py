@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from engine.model.memory import sent
 from engine.model.pool import Pool
 from engine.model.reading import Part, Reading, readings_of
 from engine.step import Run
@@ -290,7 +291,7 @@ class _Step:
             rows = None
             if len(group) < len(readings):
                 spans = [np.arange(ends[at] - readings[at].rows, ends[at]) for at in group]
-                rows = torch.from_numpy(np.concatenate(spans)).to(pool.device)
+                rows = sent(np.concatenate(spans), pool.device)
             self._calls.append((rows, tables))
 
     def attend(
@@ -325,7 +326,7 @@ class _Step:
 
 
 def _tables(readings: Sequence[Reading], device: torch.device) -> Tables:
-    """One array goes to the device, so that a step waits for one copy."""
+    """One array goes to the device: one copy for all layers."""
     rows = [reading.rows for reading in readings]
     tokens = [reading.tokens for reading in readings]
     count, most = len(readings), max(len(reading.blocks) for reading in readings)
@@ -341,9 +342,7 @@ def _tables(readings: Sequence[Reading], device: torch.device) -> Tables:
         ]
     )
     sizes = [count + 1, count + 1, count, count * most]
-    row_starts, token_starts, lengths, table = torch.split(
-        torch.from_numpy(words).to(device), sizes
-    )
+    row_starts, token_starts, lengths, table = torch.split(sent(words, device), sizes)
     return Tables(
         row_starts=row_starts,
         token_starts=token_starts,

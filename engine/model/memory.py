@@ -1,4 +1,4 @@
-"""Large zeroed memory of a CPU, in pages as large as the system gives; and what is given back.
+"""Large zeroed memory of a CPU, in pages as large as the system gives; what is given back, and sent.
 
 Weights and KV are streamed through: by small pages a core reads a third slower, and each is cleared
 by itself when it is first touched. Nothing takes room before that.
@@ -10,8 +10,10 @@ import math
 import mmap
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 _LARGE_PAGE_BYTES = 2 << 20
 _POPULATE_WRITE = 23
@@ -25,6 +27,17 @@ def zeroed(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         store.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(store, dtype=dtype).view(*shape)
+
+
+def sent(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """`array` on `device`, to be used in its stream's order; what the device computes goes on.
+
+    A plain copy waits for that, and so does one from memory that the system may move.
+    """
+    host = torch.from_numpy(array)
+    if device.type == "cuda" and torch.cuda.is_available():
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
 
 
 def touch(rows: torch.Tensor, calm: threading.Event) -> threading.Thread | None:

@@ -14,6 +14,7 @@ import torch
 from transformers import AttentionInterface
 
 from engine.errors import Misconfigured
+from engine.model.memory import sent
 from engine.model.pool import Pool, slots_of
 from engine.model.reading import Attention
 from engine.step import Run
@@ -30,7 +31,7 @@ class PagedStep:
     def __init__(self, pool: Pool, runs: Sequence[Run], attention: Attention) -> None:
         self._pool = pool
         written = [slots_of(run, pool.block_tokens, run.start) for run in runs]
-        self._written = torch.from_numpy(np.concatenate(written)).to(pool.device)
+        self._written = sent(np.concatenate(written), pool.device)
         self._attention = attention.over(runs)
 
     def attend(

@@ -20,8 +20,10 @@ from engine.config import EngineConfig
 from engine.errors import Corrupt, InvalidGrammar, Misconfigured
 from engine.model.attention import attention_over
 from engine.model.carrier import Carrier
+from engine.model.device_sample import draw_on_device
 from engine.model.grammar import Allowed, Followers, Grammars
 from engine.model.load import LoadedModel, kv_memory_bytes
+from engine.model.memory import sent
 from engine.model.native.passes import Passes
 from engine.model.paged import PagedStep
 from engine.model.pool import Pool
@@ -192,7 +194,8 @@ class ModelRunner:
         if self._checks and bool(logits.isnan().any()):
             raise Corrupt("a logit is not a number: a slot was read before it was written")
         draws = [run.draw for run in runs if run.draw is not None]
-        tokens = iter(draw_tokens(logits, draws, _rows(runs, masks) if masks else NO_MASKS))
+        draw = draw_tokens if logits.device.type == "cpu" else draw_on_device
+        tokens = iter(draw(logits, draws, _rows(runs, masks) if masks else NO_MASKS))
         return [() if run.draw is None else (next(tokens),) for run in runs]
 
     @torch.inference_mode()
@@ -206,15 +209,15 @@ class ModelRunner:
             return self._passes.logits(runs, rows)
         assert self._attention is not None
         device = self._loaded.device
-        ids = torch.tensor([list(chain.from_iterable(run.token_ids for run in runs))])
-        positions = torch.cat(
-            [torch.arange(run.start, run.start + len(run.token_ids)) for run in runs]
+        ids = np.array(list(chain.from_iterable(run.token_ids for run in runs)), dtype=np.int64)
+        positions = np.concatenate(
+            [np.arange(run.start, run.start + len(run.token_ids)) for run in runs]
         )
         output = self._loaded.model(
-            input_ids=ids.to(device),
-            position_ids=positions[None].to(device),
+            input_ids=sent(ids, device)[None],
+            position_ids=sent(positions, device)[None],
             use_cache=False,
-            logits_to_keep=torch.tensor(rows, dtype=torch.long, device=device),
+            logits_to_keep=sent(np.array(rows, dtype=np.int64), device),
             paged=PagedStep(self.pool, runs, self._attention),
         )
         logits: torch.Tensor = output.logits[0]

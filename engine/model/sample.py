@@ -26,18 +26,21 @@ from engine.step import Draw, DrawnToken
 # sorting a whole vocabulary takes ten times as long as finding them.
 _FLOORS = (1e-4, 1e-8)
 
-NO_MASKS: Mapping[int, Allowed] = MappingProxyType({})
+Masks = Mapping[int, Allowed]
+"""By rows of logits, what a grammar allows there."""
+
+NO_MASKS: Masks = MappingProxyType({})
 
 Chances = NDArray[np.float32]
 """[tokens]."""
 
 
 def draw_tokens(
-    logits: torch.Tensor, draws: Sequence[Draw], masks: Mapping[int, Allowed] = NO_MASKS
+    logits: torch.Tensor, draws: Sequence[Draw], masks: Masks = NO_MASKS
 ) -> list[DrawnToken]:
-    """One token for each row of `logits` [draws, vocabulary]; mutates nothing.
+    """One token for each row of `logits` [draws, vocabulary] on a CPU; mutates nothing.
 
-    Where a row has a mask, of what that allows; bans are in it.
+    Elsewhere `engine/model/device_sample.py` draws, which asks the device once for all rows. Where a row has a mask, of what that allows; bans are in it.
     """
     if not draws:
         return []
@@ -56,7 +59,7 @@ def _may_be(token_id: int, draw: Draw, mask: Allowed | None) -> bool:
 
 def _best(logits: torch.Tensor) -> list[int]:
     # numpy's search is vectorised, torch's is not: 6 against 110 us a row of 49,152.
-    if logits.device.type == "cpu" and logits.dtype == torch.float32:
+    if logits.dtype == torch.float32:
         best: list[int] = logits.numpy().argmax(-1).tolist()
     else:
         best = logits.argmax(-1).tolist()
@@ -66,15 +69,21 @@ def _best(logits: torch.Tensor) -> list[int]:
 def _is_plain(draw: Draw) -> bool:
     """Whether the largest logit is the answer, where it may be drawn, and nothing else is asked."""
     sampling = draw.sampling
-    return sampling.temperature == 0 and sampling.logprobs is None and not _is_penalised(sampling)
+    return sampling.temperature == 0 and sampling.logprobs is None and not is_penalised(sampling)
 
 
-def _is_penalised(sampling: Sampling) -> bool:
+def is_penalised(sampling: Sampling) -> bool:
+    """Whether what was said changes the logits."""
     return (
         sampling.repetition_penalty != 1
         or sampling.presence_penalty != 0
         or sampling.frequency_penalty != 0
     )
+
+
+def is_truncated(sampling: Sampling) -> bool:
+    """Whether some tokens are too unlikely to be drawn."""
+    return sampling.top_k != 0 or sampling.top_p < 1 or sampling.min_p > 0
 
 
 def _draw(logits: torch.Tensor, draw: Draw, mask: Allowed | None) -> DrawnToken:
@@ -89,7 +98,7 @@ def _draw(logits: torch.Tensor, draw: Draw, mask: Allowed | None) -> DrawnToken:
 def _adjust(logits: torch.Tensor, draw: Draw, mask: Allowed | None) -> torch.Tensor:
     """Logits [vocabulary] after bans and penalties; the given ones are left as they are."""
     sampling = draw.sampling
-    if mask is None and not draw.banned_ids and not _is_penalised(sampling):
+    if mask is None and not draw.banned_ids and not is_penalised(sampling):
         return logits
     logits = logits.clone()
     if sampling.repetition_penalty != 1:
@@ -104,15 +113,15 @@ def _adjust(logits: torch.Tensor, draw: Draw, mask: Allowed | None) -> torch.Ten
     if mask is None:
         logits[list(draw.banned_ids)] = -torch.inf
     else:
-        logits[torch.from_numpy(~mask).to(logits.device)] = -torch.inf
+        logits[torch.from_numpy(~mask)] = -torch.inf
     return logits
 
 
 def _sample(logits: torch.Tensor, draw: Draw) -> int:
     """A token from logits [vocabulary] that are already divided by the temperature."""
     sampling = draw.sampling
-    if sampling.top_k == 0 and sampling.top_p >= 1 and sampling.min_p <= 0:
-        return _invert(logits.softmax(-1).cpu().numpy(), draw)
+    if not is_truncated(sampling):
+        return _invert(logits.softmax(-1).numpy(), draw)
     kept, ids = _truncate(logits, sampling)
     return int(ids[_invert(kept, draw)])
 
@@ -121,9 +130,9 @@ def _truncate(logits: torch.Tensor, sampling: Sampling) -> tuple[Chances, NDArra
     """Probabilities (not normalised) and ids that survive top-k, top-p and min-p, best first."""
     if 0 < sampling.top_k < len(logits):
         best, order = logits.topk(sampling.top_k)
-        kept, ids = best.softmax(-1).cpu().numpy(), order.cpu().numpy()
+        kept, ids = best.softmax(-1).numpy(), order.numpy()
     else:
-        kept, ids = _likeliest(logits.softmax(-1).cpu().numpy(), sampling)
+        kept, ids = _likeliest(logits.softmax(-1).numpy(), sampling)
     # A token is kept while the mass before it is below top-p; the first one always is.
     before = np.cumsum(kept, dtype=np.float64) - kept
     inside = (before < sampling.top_p) & (kept >= sampling.min_p * kept[0])

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name that the field knows
 from numpy.typing import NDArray
 
+from engine.model.memory import sent
 from engine.model.pool import Pool
 from engine.model.reading import Part, Reading, readings_of
 from engine.step import Run
@@ -146,7 +147,7 @@ class _Step:
         # Padding reads the sequence's own first slot: finite, and its weight is exactly zero.
         padded = np.stack([_pad(table, longest) for table in tables])
         lengths = np.array([[len(table)] for table in tables])
-        hidden = torch.from_numpy(np.arange(longest) >= lengths).to(self._pool.device)
+        hidden = sent(np.arange(longest) >= lengths, self._pool.device)
         bias = torch.zeros(hidden.shape, dtype=self._pool.dtype, device=hidden.device)
         bias.masked_fill_(hidden, -torch.inf)
         return _Single(rows, self._index(padded.ravel()), (len(tables), longest), bias)
@@ -163,7 +164,7 @@ class _Step:
         return self._index(slots)
 
     def _index(self, slots: NDArray[np.int64]) -> torch.Tensor:
-        return torch.from_numpy(slots).to(self._pool.device)
+        return sent(slots, self._pool.device)
 
 
 def attend_many(
