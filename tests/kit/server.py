@@ -92,6 +92,8 @@ class Server:
         """
         with signed_in(self) as client:
             while not _rests(client):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(0.1)
                 assert self.process.poll() is None, self.output
         return self
 

@@ -30,6 +30,8 @@ OpenEngine = Callable[[], Awaitable[Engine]]
 KEY = "sk-kw-the-key-of-the-tests-0001"
 START_S = 120.0
 WAIT_S = 60.0
+POLL_S = 0.005
+"""Between two looks at what has no event: whoever is waited for needs the core meanwhile."""
 
 
 class Serving:
@@ -75,7 +77,7 @@ class Serving:
         async def come() -> None:
             async with asyncio.timeout(WAIT_S):
                 while not holds():  # noqa: ASYNC110  what is waited for has no event
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(POLL_S)
 
         self.do(come())
 
