@@ -5,6 +5,8 @@ for the model; torch.distributed sums what the ranks computed, by NCCL on GPUs a
 It refuses to know processes (`engine/leader.py`) and what a step is.
 """
 
+import os
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +49,10 @@ class Ranks:
         if dist.is_initialized():
             raise _misconfigured(self.size, "one engine of a process can have ranks")
         on_gpu = device.type == "cuda"
+        # They are on one machine, and no other one is to reach them: both libraries would listen on
+        # the address that the host's name stands for.
+        loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+        os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=loopback)
         if on_gpu:
             torch.cuda.set_device(device)
         dist.init_process_group(

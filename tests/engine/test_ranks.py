@@ -91,6 +91,17 @@ async def test_two_ranks_say_what_one_says(whole, shared):
     assert len({one.token_ids for one in found}) == len(QUESTIONS)
 
 
+async def test_ranks_listen_on_this_machine_alone(shared):
+    await said(shared)
+
+    addresses = {
+        connection.laddr.ip
+        for process in lasting(shared)
+        for connection in process.net_connections("inet")
+    }
+    assert addresses == {"127.0.0.1"}
+
+
 async def test_two_ranks_give_the_probabilities_that_one_gives(whole, shared):
     sampling = Sampling(temperature=0.0, logprobs=5)
     expected, found = await said(whole, sampling=sampling), await said(shared, sampling=sampling)
