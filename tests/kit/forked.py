@@ -93,7 +93,8 @@ class Forked:
     def begin(self) -> bytes:
         """Start it before the first program, for whoever counts processes; its address."""
         with self._lock:
-            self._process = self._process or self._start()
+            if self._process is None or self._process.poll() is not None:
+                self._process = self._start()
         return self._address
 
     def start(self, program: Program, output: int) -> Child:
@@ -229,7 +230,8 @@ class Forge:
             become(program, files, self._address)
         for file in files:
             os.close(file)
-        told.send(str(pid).encode())
+        with contextlib.suppress(OSError):
+            told.send(str(pid).encode())
         (parent,) = struct.unpack_from(
             "i", told.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         )
@@ -245,7 +247,8 @@ class Forge:
         for one in self._running.values():
             if one.parent == over.pid:
                 os.kill(one.pid, signal.SIGKILL)
-        with contextlib.suppress(BrokenPipeError), over.told:
+        # Who asked may be gone, with or without having read what it was told before.
+        with contextlib.suppress(OSError), over.told:
             over.told.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
