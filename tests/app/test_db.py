@@ -129,7 +129,7 @@ async def test_a_transaction_is_kept_whole_or_not_at_all(db: Database, user: Use
 
 
 async def test_what_is_written_while_reading_does_not_stay(db: Database, user: User):
-    with contextlib.suppress(DBAPIError):  # PostgreSQL refuses it outright
+    with contextlib.suppress(Unavailable):  # PostgreSQL refuses it outright
         async with db.read() as session:
             await session.execute(update(User).values(name="changed"))
 

@@ -144,6 +144,8 @@ def server_environment(folder: Path, port: int, **settings: str) -> dict[str, st
         "KEEPWARM_ADMIN_EMAIL": ADMIN_EMAIL,
         "KEEPWARM_ADMIN_PASSWORD": ADMIN_PASSWORD,
         "KEEPWARM_API_KEY": API_KEY,
+        # A pool of as many tokens on every machine.
+        "KEEPWARM_DTYPE": "bfloat16",
         "KEEPWARM_KV_MEMORY": KV_MEMORY,
         "KEEPWARM_TITLES": "0",
         **settings,
