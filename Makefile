@@ -127,8 +127,8 @@ contract: .venv/tested ## Ask a server all that its OpenAPI document allows and 
 	@touch $@
 
 chaos: .venv/fuzzed ## Processes killed, a network that fails, strangers' bytes, under a crowd: hours.
-	$(PY) -m tests.chaos.kill --kills 400
-	$(PY) -m tests.chaos.kill --kills 400 --database postgres
+	$(PY) -m tests.chaos.kill
+	$(PY) -m tests.chaos.kill --database postgres
 	$(PY) -m tests.chaos.cut --seconds 600
 	$(PY) -m tests.chaos.fuzz --inputs 100000
 

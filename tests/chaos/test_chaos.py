@@ -6,7 +6,7 @@ SEED = 1
 
 
 async def test_17_nothing_that_anybody_was_told_is_lost_when_processes_end():
-    outcome = await kill.run(("engine killed", "server killed"), kills=2, people=3, seed=SEED)
+    outcome = await kill.run(["engine killed", "server killed"], people=3, seed=SEED)
 
     assert set(outcome.harms) == {"engine killed", "server killed"}
     assert outcome.turns > 0
