@@ -30,13 +30,13 @@ from engine.api import (
     SubjectKind,
 )
 from engine.errors import EngineClosed, Refused
-from tests.kit.engines import Chat, Outcome, a_job, first_prompt, open_local, open_remote, play
+from tests.kit.engines import Chat, Outcome, a_job, first_prompt, fork_remote, open_local, play
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 OPENERS: dict[str, Callable[..., AbstractAsyncContextManager[Engine]]] = {
     "local": open_local,
-    "remote": open_remote,
+    "remote": fork_remote,
 }
 
 

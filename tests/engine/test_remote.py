@@ -22,6 +22,7 @@ from tests.kit.engines import (
     a_config,
     a_job,
     first_prompt,
+    fork_remote,
     open_remote,
     play,
 )
@@ -48,7 +49,7 @@ asyncio.run(main())
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine():
-    async with open_remote(care=CARE) as engine:
+    async with fork_remote(care=CARE) as engine:
         yield engine
 
 
@@ -182,7 +183,7 @@ async def test_an_engine_that_cannot_start_is_tried_until_it_can(monkeypatch):
             raise Misconfigured("the model's file is not there")
         return await start(config, report)
 
-    async with open_remote(care=Care(backoff_s=0.0)) as engine:
+    async with fork_remote(care=Care(backoff_s=0.0)) as engine:
         monkeypatch.setattr(EngineProcess, "start", away_twice)
         process_of(engine).kill()
 
@@ -191,7 +192,7 @@ async def test_an_engine_that_cannot_start_is_tried_until_it_can(monkeypatch):
 
 
 async def test_a_job_that_was_in_flight_in_every_lost_engine_is_given_up():
-    async with open_remote(care=Care(losses=1, backoff_s=0.0)) as engine:
+    async with fork_remote(care=Care(losses=1, backoff_s=0.0)) as engine:
         prompt = await first_prompt(engine, "Tell me a story.")
         job = a_job(prompt, limits=Limits(max_output_tokens=200, ignore_eos=True))
 
@@ -232,16 +233,16 @@ def test_a_parent_that_only_connects_never_loads_torch():
 
 
 async def test_an_answer_that_gets_on_outlives_any_number_of_engines():
-    async with open_remote(care=Care(losses=2, restarts=1, backoff_s=0.0)) as engine:
+    async with fork_remote(care=Care(losses=2, restarts=1, backoff_s=0.0)) as engine:
         prompt = await first_prompt(engine, "Tell me a story.")
         job = a_job(prompt, limits=Limits(max_output_tokens=40, ignore_eos=True))
         undisturbed = await play(engine, job)
 
-        outcome = await play_killing(engine, job, after_tokens=5, strikes=4)
+        outcome = await play_killing(engine, job, after_tokens=5, strikes=3)
         restarts = (await engine.stats()).restarts
 
     assert outcome.token_ids == undisturbed.token_ids
-    assert restarts == 4
+    assert restarts == 3
 
 
 def shortened(job: Job, *, tokens: int) -> Job:

@@ -38,6 +38,7 @@ from engine.api import (
 )
 from engine.config import EngineConfig
 from engine.remote import Care, RemoteEngine
+from tests.kit.forked import FORKED, engines_forked
 
 if TYPE_CHECKING:
     from engine.local import LocalEngine
@@ -102,6 +103,16 @@ async def open_remote(
         yield engine
     finally:
         await engine.aclose()
+
+
+@contextlib.asynccontextmanager
+async def fork_remote(
+    config: EngineConfig | None = None, care: Care | None = None
+) -> AsyncIterator[RemoteEngine]:
+    """As `open_remote`, in a fraction of the time, for who does not ask whose child it is."""
+    with engines_forked(FORKED.begin()):
+        async with open_remote(config, care) as engine:
+            yield engine
 
 
 def a_job(token_ids: tuple[int, ...], *, owner: str = "ann", **changes: object) -> Job:

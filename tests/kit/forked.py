@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -161,8 +161,9 @@ class ForkedEngine:
         os.kill(self.pid, number)
 
 
-def fork_engines(address: bytes) -> None:
-    """Have this process fork its engines instead of spawning them."""
+@contextlib.contextmanager
+def engines_forked(address: bytes) -> Iterator[None]:
+    """Meanwhile this process forks its engines instead of spawning them."""
 
     async def fork(config: EngineConfig, engine_address: str) -> ForkedEngine:
         program = Program(
@@ -184,7 +185,12 @@ def fork_engines(address: bytes) -> None:
         pid = int(await loop.sock_recv(told, FRAME_BYTES))
         return ForkedEngine(pid, told, ours, reader)
 
+    spawn = process._spawn
     process._spawn = fork  # type: ignore[assignment]  # all that is asked of a process is there
+    try:
+        yield
+    finally:
+        process._spawn = spawn
 
 
 # ---------------------------------------------------------------- the process that is forked
@@ -275,8 +281,8 @@ def become(program: Program, files: Sequence[int], address: bytes) -> NoReturn:
         sys.stdin = os.fdopen(0, "r", closefd=False)
         gc.enable()
         if program.name == "app":
-            fork_engines(address)
-            importlib.import_module("app.__main__").main(program.words, prog_name="keepwarm")
+            with engines_forked(address):
+                importlib.import_module("app.__main__").main(program.words, prog_name="keepwarm")
         else:
             status = importlib.import_module("engine.server").main(program.words)
     except SystemExit as end:

@@ -37,7 +37,7 @@ from engine.wire import (
 )
 from tests.kit import recount
 from tests.kit.desk import ANN, BEN, Desk, config, seeded
-from tests.kit.engines import Chat, a_config, a_job, first_prompt, open_local, open_remote, play
+from tests.kit.engines import Chat, a_config, a_job, first_prompt, fork_remote, open_local, play
 from tests.kit.indexes import INDEXES
 from tests.kit.machine import CacheLife
 
@@ -298,7 +298,7 @@ def test_figures_cross_to_another_process_as_they_are():
 
 
 async def test_an_engine_in_its_own_process_tells_the_same_kinds():
-    async with open_remote(a_config()) as engine:
+    async with fork_remote(a_config()) as engine:
         before = (await engine.snapshot()).sequence_number
         await Chat(engine).say("Name an animal.")
         async with aclosing(engine.watch(before)) as changes:

@@ -22,7 +22,7 @@ from engine.api import Engine, MissReason, Receipt
 from engine.config import PREFIX_INDEXES, EngineConfig
 from engine.remote import Care
 from tests.kit.domain import Domain, new_person, open_domain
-from tests.kit.engines import a_config, open_local, open_remote
+from tests.kit.engines import a_config, fork_remote, open_local
 from tests.kit.server import Server, fork_server
 from tests.kit.tab import person
 
@@ -206,7 +206,7 @@ async def test_11_what_a_reader_deletes_takes_nothing_from_other_readers(
 
 async def test_a_new_life_of_the_engine_is_warmed_by_the_server_itself(sqlite: Database):
     care = Care(heartbeat_s=0.2, backoff_s=0.0)
-    async with open_remote(config(), care) as engine, open_domain(sqlite, engine) as domain:
+    async with fork_remote(config(), care) as engine, open_domain(sqlite, engine) as domain:
         ann = await new_person(sqlite)
         async with domain.warming.running():
             await until_warm(domain, engine, not_in="")

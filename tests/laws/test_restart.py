@@ -14,8 +14,8 @@ from tests.kit.engines import (
     PERSONA,
     Chat,
     a_config,
+    fork_remote,
     open_local,
-    open_remote,
     share_made,
 )
 from tests.kit.model import generate, loaded_model
@@ -88,12 +88,12 @@ async def test_01_damaged_and_foreign_segments_are_computed_again(config, tmp_pa
 
 
 async def test_01_after_a_kill_what_is_whole_is_restored_and_the_rest_computed(config):
-    async with open_remote(config) as engine:
+    async with fork_remote(config) as engine:
         chat = Chat(engine)
         await chat.say(LONG, limits=LIMITS)
     known = len(chat.token_ids)
 
-    async with open_remote(config) as engine:
+    async with fork_remote(config) as engine:
         chat.engine = engine
         other = Chat(engine, owner="other")
         await other.say("Hello there.", limits=LIMITS)
