@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from app.chat.ledger import Asked
+from app.chat.asked import Asked
 from app.events import Problem, ResponseStatus, Usage
 from app.ids import ConversationId, ItemId, MessageId, ResponseId
 from engine.api import Message as Said

@@ -10,8 +10,9 @@ lost nothing, and whether it was still there to be found is for its receipt to s
 
 from itertools import chain
 
+from app.chat.asked import Compared, Difference, Tools
 from app.chat.headed import shared_tokens
-from app.chat.ledger import Branch, Compared, Difference, Tools
+from app.chat.ledger import Branch
 from app.chat.prompt import Prompt
 from app.ids import ResponseId
 from engine.api import ModelCard

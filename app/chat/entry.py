@@ -8,19 +8,8 @@ from datetime import timedelta
 
 import msgspec
 
-from app.chat.ledger import (
-    Act,
-    AnswerFormat,
-    Asked,
-    Branch,
-    CacheAsked,
-    Choice,
-    Compared,
-    Entry,
-    Node,
-    StoredResponse,
-    Tools,
-)
+from app.chat.asked import AnswerFormat, Asked, CacheAsked, Choice, Compared, Tools
+from app.chat.ledger import Act, Branch, Entry, Node, StoredResponse
 from app.chat.prompt import Prompt
 from app.chat.recall import path_digest
 from app.chat.rows import seconds

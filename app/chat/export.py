@@ -21,7 +21,7 @@ from app.chat.archive import (
     SavedReading,
     SavedResponse,
 )
-from app.chat.ledger import Asked
+from app.chat.asked import Asked
 from app.chat.readers import readable
 from app.db.base import Database
 from app.db.models import Conversation, LibraryItem, LibraryVersion, Message, Response

@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 import msgspec
 
 from app.chat.archive import Archive, SavedConversation, SavedMessage, SavedResponse
-from app.chat.ledger import Asked
+from app.chat.asked import Asked
 from app.errors import InvalidRequest
 from app.events import ResponseStatus
 from app.ids import ConversationId, MessageId, ResponseId

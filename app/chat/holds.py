@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from app.chat.ledger import CacheAsked
+from app.chat.asked import CacheAsked
 from app.ids import UserId
 from engine.api import Engine, Hold, OwnerId, RetentionClass, Subject
 from engine.errors import EngineError

@@ -12,6 +12,7 @@ from typing import TypeGuard
 
 import msgspec
 
+from app.chat.asked import CacheAsked, Compared
 from app.chat.calls import calls_of, in_order
 from app.chat.comparison import compare
 from app.chat.entry import (
@@ -32,7 +33,7 @@ from app.chat.headed import (
 )
 from app.chat.heads import Heads
 from app.chat.holds import Holds, Wished
-from app.chat.ledger import Acceptance, Branch, CacheAsked, Compared, Entry, Ledger, Node, Place
+from app.chat.ledger import Acceptance, Branch, Entry, Ledger, Node, Place
 from app.chat.liveness import session_of
 from app.chat.memory import MemoryLedger
 from app.chat.prompt import Guess, NewMessages, Prompt, Prompts, Wanted

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from app.chat.ledger import Asked, Node, StoredResponse
+from app.chat.asked import Asked
+from app.chat.ledger import Node, StoredResponse
 from app.db.models import Conversation, Message, Response
 from app.db.types import Origin, VersionRef, utc_now
 from app.events import ConversationView, MessageView, ResponseView

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.chat.asked import AnswerFormat, Choice, Tools
 from app.chat.calls import (
     Argued,
     Begun,
@@ -23,7 +24,6 @@ from app.chat.calls import (
     written,
 )
 from app.chat.entry import TurnRequest, grammar_of
-from app.chat.ledger import AnswerFormat, Choice, Tools
 from app.chat.library import DEFAULT_PERSONA, Access, Text
 from app.db.base import Database
 from app.db.types import ItemKind, Visibility

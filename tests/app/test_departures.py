@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from sqlalchemy import func, select
 
+from app.chat.asked import CacheAsked
 from app.chat.departures import SETTLED, Departures, forget_strays
-from app.chat.ledger import CacheAsked
 from app.chat.library import Access, Text
 from app.chat.liveness import session_of
 from app.db.base import Database

@@ -3,6 +3,8 @@
 import asyncio
 import io
 import random
+import subprocess
+import sys
 import zlib
 
 import httpx
@@ -137,6 +139,19 @@ def test_any_damage_to_a_pdf_is_refused_or_read_never_worse():
             assert list(work(bytes(file), ""))
         except InvalidRequest as refused:
             assert refused.code.startswith("file_")
+
+
+@pytest.mark.parametrize("named", apart_module.WORKS.values())
+def test_what_reads_strangers_files_loads_no_more_than_it_needs(named: str):
+    """One process a file: what it imports is paid for each, and is there for a file to harm."""
+    module, _, _ = named.partition(":")
+    code = f"import sys, {module}; print(*sys.modules)"
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert not {"sqlalchemy", "advanced_alchemy", "litestar", "torch"} & {*loaded.stdout.split()}
 
 
 async def test_a_file_that_unpacks_without_end_harms_nobody():

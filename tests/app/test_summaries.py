@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from app.chat.asked import Tools
 from app.chat.calls import Call, Written, call_id, spelled
-from app.chat.ledger import Node, Tools
+from app.chat.ledger import Node
 from app.chat.sequels import Sequels, Source, parted, tokens_of
 from app.chat.summaries import QUESTION, Summaries
 from app.db.base import Database

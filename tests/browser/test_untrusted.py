@@ -16,8 +16,8 @@ import pytest
 from llguidance import LLMatcher
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
+from app.chat.asked import AnswerFormat
 from app.chat.entry import TurnRequest
-from app.chat.ledger import AnswerFormat
 from app.db.types import AccountRole
 from app.ids import new_user_id
 from app.routes import conversations

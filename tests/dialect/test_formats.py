@@ -10,7 +10,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 from sqlalchemy import func, select
 
-from app.chat.ledger import AnswerFormat
+from app.chat.asked import AnswerFormat
 from app.db.base import Database
 from app.db.models import Response
 from app.errors import InvalidRequest

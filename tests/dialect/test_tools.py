@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 
+from app.chat.asked import Tools
 from app.chat.calls import Call, Written, spelled
-from app.chat.ledger import Tools
 from app.errors import InvalidRequest
 from app.events import ResponseView
 from app.routes.openai.chunks import CompletionFold

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from app.chat.asked import Asked, Tools
 from app.chat.eventlog import EventLog
-from app.chat.ledger import Asked, StoredResponse, Tools
+from app.chat.ledger import StoredResponse
 from app.db.types import Origin
 from app.events import LogEvent, Problem, ResponseStatus, ResponseView, Usage
 from app.ids import ConversationId, MessageId, ResponseId, UserId

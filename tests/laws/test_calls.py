@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from app.chat.asked import Choice, Tools
 from app.chat.calls import calls_of, written
 from app.chat.headed import shared_tokens
-from app.chat.ledger import Choice, Tools
 from app.chat.library import DEFAULT_PERSONA
 from engine.api import CallForm, Function, Limits, Message, RenderRequest, Role, Seam
 from tests.kit.domain import new_person

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UNSET
 
+from app.chat.asked import Tools
 from app.chat.calls import (
     Argued,
     Begun,
@@ -16,7 +17,6 @@ from app.chat.calls import (
     call_id,
     written,
 )
-from app.chat.ledger import Tools
 from app.events import (
     ItemAdded,
     LogEvent,

@@ -12,8 +12,8 @@ from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
+from app.chat.asked import Tools
 from app.chat.entry import TurnRequest
-from app.chat.ledger import Tools
 from app.chat.supervisor import Supervisor
 from app.errors import AppError, Code, InvalidRequest, NotFound, TooMany
 from app.events import LogEvent, Problem, ResponseEnded

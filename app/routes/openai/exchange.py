@@ -14,9 +14,9 @@ from litestar import MediaType, Request, Response
 from litestar.background_tasks import BackgroundTask
 from litestar.response import Stream
 
+from app.chat.asked import Compared
 from app.chat.entry import TurnRequest
 from app.chat.eventlog import EventLog
-from app.chat.ledger import Compared
 from app.chat.supervisor import Supervisor
 from app.errors import Conflict, InvalidRequest, NotFound, ParentMoved
 from app.events import LogEvent

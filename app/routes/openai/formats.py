@@ -5,7 +5,7 @@ PURE. Whether a schema can be followed, the engine knows; it says so before the 
 
 import msgspec
 
-from app.chat.ledger import AnswerFormat
+from app.chat.asked import AnswerFormat
 from app.errors import InvalidRequest
 from app.routes.openai.requests import missing
 from app.routes.openai.schema import (

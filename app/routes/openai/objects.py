@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
+from app.chat.asked import CacheAsked, Compared, Tools
 from app.chat.calls import written
-from app.chat.ledger import CacheAsked, Compared, StoredResponse, Tools
+from app.chat.ledger import StoredResponse
 from app.errors import NotFound
 from app.events import ResponseView
 from app.routes.openai import schema

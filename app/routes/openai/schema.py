@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from app.chat.ledger import AnswerFormat, CacheAsked, Compared, Difference, Tools
+from app.chat.asked import AnswerFormat, CacheAsked, Compared, Difference, Tools
 from app.routes.openai.functions import (
     MOST_TOOLS,
     CompletionTool,

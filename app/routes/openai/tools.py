@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from app.chat.asked import Choice, Tools
 from app.chat.calls import is_never_in_json
-from app.chat.ledger import Choice, Tools
 from app.errors import InvalidRequest
 from app.routes.openai.functions import (
     CompletionToolNamed,

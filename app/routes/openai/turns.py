@@ -6,8 +6,9 @@ least that is above the most.
 
 from typing import TypeVar
 
+from app.chat.asked import CacheAsked, Compared
 from app.chat.entry import TurnRequest
-from app.chat.ledger import Act, CacheAsked, Compared
+from app.chat.ledger import Act
 from app.db.types import Origin
 from app.errors import InvalidRequest, NotFound
 from app.ids import ConversationId, ItemId, PersonaId, ResponseId
