@@ -21,6 +21,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """How much is measured; these are the full run's."""
 
     rounds: int = 3
+    warm_up: Shape = Shape(sessions=8, turns=2, concurrency=8, system_words=300, reply_tokens=4)
     prefills: tuple[int, ...] = (512, 2048)
     streams: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     decode_tokens: int = 128
@@ -183,8 +184,7 @@ def _of_chats(done: Run, prefix: str) -> Values:
 
 async def warm_up(measure: Measure) -> Values:
     """What a server computes for the first time is slow once; nothing of this is told."""
-    shape = Shape(sessions=8, turns=2, concurrency=8, system_words=300, reply_tokens=4)
-    await measure.run(shape)
+    await measure.run(measure.sizes.warm_up)
     return []
 
 

@@ -124,15 +124,17 @@ def a_result() -> Result:
 async def test_two_real_servers_are_compared_on_every_row_and_end_with_it(monkeypatch):
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
     monkeypatch.delenv("VLLM_PYTHON", raising=False)
+    few = msgspec.structs.replace(SHAPE, edits=0.0, regenerations=0.0, reply_tokens=4)
     sizes = Sizes(
         rounds=1,
-        prefills=(64,),
+        warm_up=few,
+        prefills=(40,),
         streams=(1, 2),
         decode_tokens=4,
-        histories=(100, 150),
-        colds=(100,),
-        chats=SHAPE,
-        apart=msgspec.structs.replace(SHAPE, shared=False),
+        histories=(40, 60),
+        colds=(40,),
+        chats=few,
+        apart=msgspec.structs.replace(few, turns=1, shared=False),
     )
     kept: list[int] = []
     comparison = Comparison("test", lambda so_far: kept.append(len(so_far.samples)))

@@ -43,8 +43,8 @@ CHECKS = (
 
 ENDLESS = {"/api/events", "/api/admin/cache/events", "/api/admin/figures/events"}
 """Streams that go on as long as their reader does; what waits for their ends waits for ever."""
-OURS = {"login_id", "user_id"}
-"""Schemathesis finds real ids in answers, and would end the login and the account that it asks with."""
+OURS = {"key_id", "login_id", "user_id"}
+"""Schemathesis finds real ids in answers, and would end the login, key and account that it asks with."""
 
 
 class Supply:
