@@ -189,6 +189,10 @@ def test_the_figures_shown_are_the_servers_counters_and_follow_them(page: Page, 
     found = figure(page, "Hits, first and later turns", "Later turns, of what was known")
     expect(found).to_have_text(percent(later["found_tokens"], later["known_tokens"]))
 
+    with page.expect_request(lambda sent: "since_s=86400" in sent.url):
+        page.get_by_text("24 hours").click()
+    expect(saved).to_have_text(f"{stats['cached_tokens']:,}")
+
     talk(server, "What do fish eat?", "Say it again.")
     now = counted(page)
 
@@ -585,11 +589,11 @@ def let_go(stats: Any) -> Counter[str]:
 
 
 def test_the_page_can_be_used_by_everybody_on_every_screen(page: Page):
-    """Axe finds nothing, on a phone and on a desk, in both themes."""
+    """Axe finds nothing, on the smallest phone and on a wall, in both themes."""
     for name in PAGES:
         page.evaluate("name => { location.hash = name }", name)
         page.get_by_role("navigation").locator(f"a[href='#{name}'][aria-current]").first.wait_for()
-        for width in (375, 1200):
+        for width in (320, 3840):
             page.set_viewport_size({"width": width, "height": 900})
             for scheme in SCHEMES:
                 page.emulate_media(color_scheme=scheme, reduced_motion="reduce")

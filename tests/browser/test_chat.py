@@ -570,13 +570,15 @@ def test_the_page_has_no_accessibility_faults(page: Page):
     wait_for_end(page)
     page.locator(".receipt summary").click()
 
-    for width in (1100, 320):
+    for width in (3840, 320):
         page.set_viewport_size({"width": width, "height": 700})
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
 
             assert (width, scheme, axe_faults(page)) == (width, scheme, [])
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+        line = page.locator(".answer .prose").bounding_box()
+        assert line is not None and line["width"] <= 800  # longer ones are hard to read
 
 
 def axe_faults(page: Page) -> list[str]:

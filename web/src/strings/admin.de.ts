@@ -200,7 +200,7 @@ const de: typeof en = {
     empty: "Der Cache ist leer. Sobald jemand mit dem Modell spricht, wächst er hier.",
     table: "Als Tabelle",
     node: "Zweig",
-    tokens: "Tokens",
+    tokens: "Token",
     below: "Mit allem dahinter",
     hits: "Treffer",
     paths: "Unterhaltungen",
