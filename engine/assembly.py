@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import torch
+
 from engine.api import ModelCard
 from engine.config import EngineConfig
 from engine.core import Core
@@ -41,6 +43,8 @@ class Parts:
     followers: Followers
     renderer: Renderer
     card: ModelCard
+    device: torch.device
+    """This rank's."""
 
 
 def assemble(
@@ -69,6 +73,7 @@ def assemble(
         followers=followers,
         renderer=renderer,
         card=card,
+        device=loaded.device,
     )
 
 

@@ -126,6 +126,29 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
     sum: float
 
 
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """`held_bytes`: what the engine took for weights, KV and its work; others may hold some too."""
+
+    name: str
+    held_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine now.
+
+    `resident_bytes`: what the engine's process holds of its memory, where the system tells it.
+    `gpu`: where it computes on one; the first of those that share a model.
+    """
+
+    processor: str
+    resident_bytes: int | None
+    free_bytes: int
+    machine_bytes: int
+    gpu: Gpu | None = None
+
+
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since boot and gauges of now; readers divide.
 
@@ -178,6 +201,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     cache_s: float
     """Time spent in the cache's own work (acquire, publish, release, evict)."""
+    hardware: Hardware | None = None
+    """None: the engine has no machine of its own to tell of."""
 
     @property
     def evicted_blocks(self) -> int:

@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn, Self, TypeVar
 
+import msgspec
+
 from engine.api import (
     CacheEvent,
     CacheSnapshot,
@@ -43,6 +45,7 @@ from engine.errors import (
 from engine.flight import prepared, refused
 from engine.leader import Followers
 from engine.model.grammar import Compiled
+from engine.model.hardware import hardware
 from engine.model.template import Renderer
 from engine.outcome import CoreEvent, Ended
 from engine.parts import new_cache
@@ -139,7 +142,8 @@ class LocalEngine:
         return state
 
     async def stats(self) -> Stats:
-        return await self._ask(lambda core, _: core.stats())
+        stats = await self._ask(lambda core, _: core.stats())
+        return msgspec.structs.replace(stats, hardware=hardware(self._parts.device))
 
     async def snapshot(self, *, tree: bool = True) -> CacheSnapshot:
         return await self._ask(lambda core, now: core.snapshot(now, tree=tree))

@@ -10,15 +10,19 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from app.chat.supervisor import Supervisor
 from app.db.base import Database
 from app.routes.gate import Gate
-from engine.api import Engine, Stats
+from engine.api import Engine, ModelCard, Stats
 from engine.errors import EngineError
+from engine.figures import Hardware
 
 ANSWER_S = 2.0
 """Who takes longer does not answer."""
 
 
 class EngineVitals(msgspec.Struct, frozen=True, kw_only=True):
-    """`restarts`: how often the engine's process was lost since the server's start."""
+    """`restarts`: how often the engine's process was lost since the server's start.
+
+    `pool_bytes`: what it took for the KV of conversations; `hardware`: what it runs on.
+    """
 
     model: str
     device: str
@@ -29,6 +33,8 @@ class EngineVitals(msgspec.Struct, frozen=True, kw_only=True):
     running_jobs: int
     waiting_jobs: int
     preemptions: int
+    pool_bytes: int
+    hardware: Hardware | None
 
 
 class ProcessVitals(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,13 +77,13 @@ async def _engine(engine: Engine) -> EngineVitals | None:
             card, stats = await engine.info(), await engine.stats()
     except (TimeoutError, EngineError):
         return None
-    return _engine_vitals(card.name, card.device, stats)
+    return _engine_vitals(card, stats)
 
 
-def _engine_vitals(model: str, device: str, stats: Stats) -> EngineVitals:
+def _engine_vitals(card: ModelCard, stats: Stats) -> EngineVitals:
     return EngineVitals(
-        model=model,
-        device=device,
+        model=card.name,
+        device=card.device,
         boot_id=stats.boot_id,
         restarts=stats.restarts,
         steps=stats.steps,
@@ -85,6 +91,8 @@ def _engine_vitals(model: str, device: str, stats: Stats) -> EngineVitals:
         running_jobs=stats.running_jobs,
         waiting_jobs=stats.waiting_jobs,
         preemptions=stats.preemptions,
+        pool_bytes=card.pool_blocks * card.block_tokens * card.kv_bytes_per_token,
+        hardware=stats.hardware,
     )
 
 

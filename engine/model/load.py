@@ -8,7 +8,6 @@ the files come from (`engine/model/source.py`) and what a prompt is.
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from engine.config import EngineConfig
 from engine.errors import Misconfigured
 from engine.model.flash import Card, FlashKernel, find_flash
 from engine.model.groups import NoGroups, groups_file, groups_in
+from engine.model.hardware import free_bytes
 from engine.model.memory import give_back
 from engine.model.native.decoder import FEW_ROWS, Decoder
 from engine.model.native.library import Library, Unavailable, library
@@ -224,15 +224,7 @@ def kv_memory_bytes(config: EngineConfig, device: torch.device) -> int:
         return config.kv_memory_bytes
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 2
-    return min(_available_bytes() // 4, _KV_MEMORY_MOST)
-
-
-def _available_bytes() -> int:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(free_bytes() // 4, _KV_MEMORY_MOST)
 
 
 # ---------------------------------------------------------------- what a model is

@@ -292,6 +292,7 @@ async def test_health_tells_of_engine_process_and_database(house: Serving):
         told = await done(await admin.client.get("/api/admin/health"))
 
     assert told["engine"]["model"] == "echo" and told["engine"]["restarts"] == 0
+    assert told["engine"]["pool_bytes"] > 0
     assert told["database_answers"] and told["open_sockets"] >= 1
     assert told["process"]["resident_bytes"] > 2**20 and told["process"]["uptime_s"] > 0
 

@@ -327,6 +327,17 @@ def test_sessions_are_shown_of_one_owner_and_asked_for_now_and_then(
         assert page.url.endswith("#sessions")
 
 
+def test_health_tells_what_the_engine_runs_on_and_how_much_memory_there_is(page: Page):
+    page.get_by_role("link", name="Health").click()
+    panel = "Hardware and memory"
+    told = asked(page, "/api/admin/health")["engine"]
+    found, pool, held = told["hardware"], told["pool_bytes"], figure(page, panel, "Memory used")
+
+    expect(figure(page, panel, "Processor")).to_have_text(found["processor"])
+    expect(figure(page, panel, "Pool for KV")).to_have_text(size(page, pool))
+    expect(held).to_contain_text(f" of {size(page, found['machine_bytes'])}")
+
+
 def test_the_last_turns_of_a_reason_are_a_click_away(page: Page):
     region = page.get_by_role("region", name="Why turns computed more than their new part")
     region.get_by_role("link", name="First turn").click()

@@ -316,6 +316,15 @@ async def test_05_the_blocks_of_stats_and_snapshot_sum_to_the_pool(engine):
     assert (await engine.snapshot()).blocks.total == pool_blocks
 
 
+async def test_it_tells_what_it_runs_on_and_how_much_memory_is_there(engine):
+    card, found = await engine.info(), (await engine.stats()).hardware
+
+    assert found is not None and found.processor
+    assert 2**26 < found.resident_bytes < found.machine_bytes
+    assert 0 < found.free_bytes < found.machine_bytes
+    assert (found.gpu is None) == (card.device == "cpu")
+
+
 async def test_a_watcher_sees_numbered_changes(engine):
     before = (await engine.snapshot()).sequence_number
     prompt = await first_prompt(engine, "A prompt that nobody sent before.")

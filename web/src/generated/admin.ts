@@ -89,6 +89,8 @@ export interface EngineVitals {
   running_jobs: number;
   waiting_jobs: number;
   preemptions: number;
+  pool_bytes: number;
+  hardware: Hardware | null;
 }
 
 export type EvictionReason = "forgotten" | "pressure" | "quota";
@@ -126,10 +128,25 @@ export interface FiguresOverTime {
   samples: readonly (Figures)[];
 }
 
+export interface Gpu {
+  name: string;
+  held_bytes: number;
+  free_bytes: number;
+  total_bytes: number;
+}
+
 export interface GroupView {
   id: string;
   name: string;
   member_ids: readonly (string)[];
+}
+
+export interface Hardware {
+  processor: string;
+  resident_bytes: number | null;
+  free_bytes: number;
+  machine_bytes: number;
+  gpu: Gpu | null;
 }
 
 export interface Histogram {
