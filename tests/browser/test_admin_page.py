@@ -327,6 +327,14 @@ def test_sessions_are_shown_of_one_owner_and_asked_for_now_and_then(
         assert page.url.endswith("#sessions")
 
 
+def test_personas_and_documents_are_a_click_away_where_they_are_published(page: Page):
+    for name, act in (("Documents", "Write a document"), ("Personas", "New persona")):
+        page.get_by_role("navigation").get_by_role("link", name=name).click()
+        dialog = page.get_by_role("dialog", name="Settings")
+        expect(dialog.get_by_role("button", name=act)).to_be_visible()
+        page.go_back()
+
+
 def test_health_tells_what_the_engine_runs_on_and_how_much_memory_there_is(page: Page):
     page.get_by_role("link", name="Health").click()
     panel = "Hardware and memory"

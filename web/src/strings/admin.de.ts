@@ -22,6 +22,9 @@ const de: typeof en = {
     settings: "Einstellungen",
   },
 
+  library: { personas: "Personas", documents: "Dokumente" },
+  inChat: "In den Einstellungen der Chat-Seite, wo sie geschrieben und veröffentlicht werden",
+
   signIn: "Anmelden",
   signInLead: "Für Verwaltung und Prüfung.",
   email: "E-Mail",

@@ -23,6 +23,9 @@ export default {
     settings: "Settings",
   },
 
+  library: { personas: "Personas", documents: "Documents" },
+  inChat: "In the settings of the chat page, where they are written and published",
+
   signIn: "Sign in",
   signInLead: "For administrators and auditors.",
   email: "Email",
