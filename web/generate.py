@@ -1,6 +1,6 @@
 """Write types for the pages, from the server's own structs, and the codes of refusals they have words for.
 
-The structs are the socket's and the dashboard's.
+The structs are the socket's and the dashboard's. With them come the names of the settings.
 `python generate.py` writes `src/generated`; with `--check` it only says whether its files are fresh. It
 knows the few forms of JSON Schema that msgspec prints and refuses any other.
 """
@@ -31,6 +31,7 @@ from app.people.recovery import NewPasswordLink
 from app.routes.admin import SettingView
 from app.routes.quotas import UsageView
 from app.routes.vitals import Vitals
+from app.settings import SETTINGS
 
 FOLDER = Path(__file__).parent / "src" / "generated"
 HEAD = "// Generated from {} by `npm run generate`; never edited by hand.\n"
@@ -69,7 +70,12 @@ Schema = dict[str, Any]
 
 
 def main() -> int:
-    fresh = {"events.ts": events(), "admin.ts": admin(), "codes.ts": codes()}
+    fresh = {
+        "events.ts": events(),
+        "admin.ts": admin(),
+        "codes.ts": codes(),
+        "variables.ts": variables(),
+    }
     if "--check" in sys.argv:
         stale = [name for name, text in fresh.items() if _current(name) != text]
         for name in stale:
@@ -127,6 +133,17 @@ def codes() -> str:
             "",
         ]
     )
+
+
+def variables() -> str:
+    """The settings, and those of their defaults that are words: other languages have their own."""
+    worded = sorted({one.default for one in SETTINGS if not one.default.startswith("`")})
+    names = {"Variable": [one.variable for one in SETTINGS], "WordedDefault": worded}
+    unions = (
+        f"export type {name} =\n" + "\n".join(f"  | {json.dumps(one)}" for one in values) + ";\n"
+        for name, values in names.items()
+    )
+    return "\n".join([HEAD.format("app/settings.py"), *unions])
 
 
 def _reached(schema: Schema, components: dict[str, Schema]) -> set[str]:

@@ -18,8 +18,8 @@ export interface Told {
 /** Codes after which the same may be asked again, at once or after a while. */
 const PASSING = new Set(["unreached", "unavailable", "rate_limit_exceeded", "server_error"]);
 
-/** Codes of many causes: the server says which. */
-const WIDE = new Set(["invalid_request", "conflict"]);
+/** Of many causes, which only a page of another version could be at fault for: the server says which. */
+const WIDE = "invalid_request";
 
 /** `isBegun`: there is something before it that a summary could be made of. */
 export function told(error: ApiError, isBegun: boolean): Told {
@@ -39,7 +39,7 @@ function ownWords({ code, field, message }: ApiError): string {
   const named = (strings.fields as Named<Named<string>>)[code]?.[lastName(field)];
   if (named !== undefined) return named;
   const own = (strings.codes as Named<string>)[code];
-  if (own !== undefined && !WIDE.has(code)) return own;
+  if (own !== undefined && code !== WIDE) return own;
   return [own ?? strings.otherwise, ...(message ? [strings.inItsWords(message)] : [])].join(" ");
 }
 

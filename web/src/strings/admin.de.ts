@@ -49,9 +49,9 @@ const de: typeof en = {
 
   saved: {
     title: "Was der Cache erspart hat",
-    lead: "Prompt-Tokens, die nicht noch einmal berechnet wurden. Je höher die Balken, desto mehr Arbeit blieb erspart; die Farben sagen, wessen Text es war.",
-    tokens: "Tokens aus dem Cache",
-    ofPrompt: "Von allen Prompt-Tokens",
+    lead: "Prompt-Token, die nicht noch einmal berechnet wurden. Je höher die Balken, desto mehr Arbeit blieb erspart; die Farben sagen, wessen Text es war.",
+    tokens: "Token aus dem Cache",
+    ofPrompt: "Von allen Prompt-Token",
     time: "Ersparte Rechenzeit",
     empty: "Keine Prompts in dieser Zeit.",
   },
@@ -131,11 +131,11 @@ const de: typeof en = {
     x: "Gecachter Teil des Prompts",
     y: "Zeit bis zum ersten Token",
     dot: (first: string, cached: string, prompt: string) =>
-      `Erstes Token nach ${first}; ${cached} von ${prompt} Tokens im Cache`,
+      `Erstes Token nach ${first}; ${cached} von ${prompt} Token im Cache`,
   },
   drafts: {
     title: "Beim Tippen vorbereitet",
-    lead: "Tokens, die vor dem Absenden berechnet wurden. Genutzte ließen einen Zug früher beginnen; verworfene wurden umgeschrieben oder nie gesendet. Viel Verworfenes schadet nicht, solange die Maschine ruht.",
+    lead: "Token, die vor dem Absenden berechnet wurden. Genutzte ließen einen Zug früher beginnen; verworfene wurden umgeschrieben oder nie gesendet. Viel Verworfenes schadet nicht, solange die Maschine ruht.",
     computed: "Vorausberechnet",
     usedShare: "Genutzt",
     used: "Genutzt",
@@ -144,7 +144,7 @@ const de: typeof en = {
   },
   evictions: {
     title: "Verdrängt und bereut",
-    lead: "Tokens, die den Vorrat verließen, und jene davon, die binnen zehn Minuten ein Prompt brauchte. Kaum Reue: Es gehen die richtigen. Viel Reue: Mehr Speicher würde sich lohnen.",
+    lead: "Token, die den Vorrat verließen, und jene davon, die binnen zehn Minuten ein Prompt brauchte. Kaum Reue: Es gehen die richtigen. Viel Reue: Mehr Speicher würde sich lohnen.",
     evicted: "Aus Platznot verdrängt",
     regretted: "Bereut",
     reasons: { pressure: "Aus Platznot", quota: "Über Kontingent", forgotten: "Gelöscht" },
@@ -181,7 +181,7 @@ const de: typeof en = {
     evict: "Verdrängen",
     evictTitle: "KV dieser Unterhaltung verdrängen?",
     evictWords: (tokens: string) =>
-      `${tokens} Tokens verlassen jede Ebene. Nichts Gesagtes geht verloren; der nächste Zug berechnet sie noch einmal.`,
+      `${tokens} Token verlassen jede Ebene. Nichts Gesagtes geht verloren; der nächste Zug berechnet sie noch einmal.`,
   },
   warmth: { warm: "Warm", parked: "Geparkt", cold: "Kalt" },
   classes: {
@@ -195,7 +195,7 @@ const de: typeof en = {
   },
 
   prefixes: {
-    lead: "Was der Cache hält, wie Prompts verlaufen: von links nach rechts nach Tokens. Was viele teilen, ist links ein Stamm; Unterhaltungen sind rechts die Enden. Ein Klick geht in einen Zweig.",
+    lead: "Was der Cache hält, wie Prompts verlaufen: von links nach rechts nach Token. Was viele teilen, ist links ein Stamm; Unterhaltungen sind rechts die Enden. Farben sagen, was einen Teil hält; gestreifte liegen im Speicher oder auf der Platte, außerhalb des Vorrats. Ein Klick geht in einen Zweig.",
     label: "Der Präfixbaum",
     whole: "Ganzer Baum",
     parts: (nodes) => (nodes === 1 ? "1 Teil." : `${nodes} Teile.`),
@@ -221,7 +221,7 @@ const de: typeof en = {
     },
     operator: "Von allen geteilt",
     told: (tokens: string, hits: string, paths: string) =>
-      `${tokens} Tokens, ${hits} Treffer, ${paths} Unterhaltungen`,
+      `${tokens} Token, ${hits} Treffer, ${paths} Unterhaltungen`,
   },
 
   ...office,
