@@ -448,14 +448,14 @@ def test_conversations_go_out_as_files_and_come_back(page: Page, tmp_path: Path)
     said = letters(stored(page)["text"])
 
     with page.expect_download() as whole:
-        choose(page, asked, "Export whole")
+        choose(page, asked, "Export with all versions")
     with page.expect_download() as readable:
-        choose(page, asked, "Export to read")
+        choose(page, asked, "Export as Markdown")
     file = tmp_path / "conversation.json"
     whole.value.save_as(file)
     assert word in readable.value.path().read_text()
     page.get_by_label("File of conversations").set_input_files(file)
-    expect(page.get_by_role("status").filter(has_text="came in: 1")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Imported conversations: 1")).to_be_visible()
     links = page.get_by_role("link", name=asked)
     expect(links).to_have_count(2)
     before = page.url

@@ -420,9 +420,9 @@ def test_on_a_phone_the_settings_take_the_place_of_the_list(page: Page):
     page.set_viewport_size({"width": 375, "height": 720})
     menu = page.get_by_role("button", name="Open the list of conversations")
     menu.click()
-    dialog = settings(page, "Use")
+    dialog = settings(page, "Usage")
     expect(dialog.get_by_text("Tokens today")).to_be_in_viewport()
-    expect(dialog.get_by_role("button", name="Use", exact=True)).to_be_in_viewport()
+    expect(dialog.get_by_role("button", name="Usage", exact=True)).to_be_in_viewport()
 
     close(page)
 
@@ -433,7 +433,7 @@ def test_on_a_phone_the_settings_take_the_place_of_the_list(page: Page):
 def test_the_settings_have_no_accessibility_faults(page: Page, tmp_path: Path):
     make_persona(page, "Mate")
     upload(page, tmp_path / "charter.html")
-    sections = ["General", "Personas", "Documents", "Account", "Logins", "API keys", "Use"]
+    sections = ["General", "Personas", "Documents", "Account", "Logins", "API keys", "Usage"]
 
     for section in sections:
         dialog = settings(page, section)

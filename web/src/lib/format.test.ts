@@ -54,6 +54,14 @@ describe("a receipt", () => {
     parts.slice(1).forEach((part, i) => expect(part.start).toBe(parts[i]?.end));
   });
 
+  it("tells what a first turn found of its owner's others from what a later one found of its own", () => {
+    const named = (miss_reason: Receipt["miss_reason"]) =>
+      shares({ ...RECEIPT, miss_reason }).find(({ kind }) => kind === "session")?.name;
+
+    expect(named("first_turn")).toBe("from your other conversations");
+    expect(named(null)).toBe("from this conversation");
+  });
+
   it("explains a miss", () => {
     expect(missWords("engine_restart")).toContain("engine was started anew");
   });

@@ -80,13 +80,15 @@ const KINDS = ["template", "persona", "document", "session", "computed"] as cons
 /** What the prompt was made of, in its order; nothing for what is zero. */
 export function shares(receipt: Receipt): Share[] {
   const tokensOf = { ...receipt.cached_by_source, computed: receipt.computed_tokens };
+  // What a first turn finds behind the persona, its owner said elsewhere.
+  const isFirst = receipt.miss_reason === "first_turn";
   let sum = 0;
   return KINDS.map((kind) => {
     const start = sum / receipt.prompt_tokens;
     sum += tokensOf[kind];
     return {
       kind,
-      name: strings.sources[kind],
+      name: strings.sources[isFirst && kind === "session" ? "others" : kind],
       tokens: tokensOf[kind],
       start,
       end: sum / receipt.prompt_tokens,

@@ -42,11 +42,11 @@ const de: typeof en = {
   pin: "Anheften",
   unpin: "Lösen",
   keepWarm: "Warm halten",
-  letRest: "Ruhen lassen",
+  letRest: "Nicht mehr warm halten",
   doArchive: "Archivieren",
   unarchive: "Zurück in die Liste",
-  exportReadable: "Exportieren, zum Lesen",
-  exportWhole: "Exportieren, vollständig",
+  exportReadable: "Als Markdown exportieren",
+  exportWhole: "Mit allen Fassungen exportieren (JSON)",
   deleteMore: "Löschen …",
   deleteConversation: "Diese Unterhaltung löschen?",
   deleteConversationWhat: (title) =>
@@ -54,8 +54,8 @@ const de: typeof en = {
 
   // ---------------------------------------------------------------- you
   you: "Du und deine Unterhaltungen",
-  bringIn: "Unterhaltungen hereinholen …",
-  takeOut: "Alle Unterhaltungen mitnehmen",
+  bringIn: "Unterhaltungen importieren …",
+  takeOut: "Alle Unterhaltungen exportieren",
   settings: "Einstellungen",
   signOut: "Abmelden",
   findAndDo: "Finden und tun",
@@ -65,7 +65,7 @@ const de: typeof en = {
   importFile: "Datei mit Unterhaltungen",
   reading: (file) => `„${file}“ wird gelesen …`,
   cameIn: (conversations, messages) =>
-    `Hereingekommene Unterhaltungen: ${conversations}, mit ${messages} Nachrichten.`,
+    `Importierte Unterhaltungen: ${conversations}, mit ${messages} Nachrichten.`,
 
   // ---------------------------------------------------------------- the conversation
   conversation: "Unterhaltung",
@@ -157,6 +157,7 @@ const de: typeof en = {
     persona: "aus der Persona, geteilt",
     document: "aus einem Dokument, geteilt",
     session: "aus dieser Unterhaltung",
+    others: "aus deinen anderen Unterhaltungen",
     computed: "neu",
   },
   restored: (tokens) => `${tokens} der Token aus dem Cache waren geparkt und wurden geholt.`,

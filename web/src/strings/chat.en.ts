@@ -40,11 +40,11 @@ export default {
   pin: "Pin",
   unpin: "Unpin",
   keepWarm: "Keep it warm",
-  letRest: "Let it rest",
+  letRest: "Stop keeping it warm",
   doArchive: "Archive",
   unarchive: "Back into the list",
-  exportReadable: "Export to read",
-  exportWhole: "Export whole",
+  exportReadable: "Export as Markdown",
+  exportWhole: "Export with all versions (JSON)",
   deleteMore: "Delete…",
   deleteConversation: "Delete this conversation?",
   deleteConversationWhat: (title: string) =>
@@ -52,8 +52,8 @@ export default {
 
   // ---------------------------------------------------------------- you
   you: "You and your conversations",
-  bringIn: "Bring conversations in…",
-  takeOut: "Take all conversations out",
+  bringIn: "Import conversations…",
+  takeOut: "Export all conversations",
   settings: "Settings",
   signOut: "Sign out",
   findAndDo: "Find and do",
@@ -63,7 +63,7 @@ export default {
   importFile: "File of conversations",
   reading: (file: string) => `“${file}” is being read…`,
   cameIn: (conversations: string, messages: string) =>
-    `Conversations that came in: ${conversations}, with ${messages} messages.`,
+    `Imported conversations: ${conversations}, with ${messages} messages.`,
 
   // ---------------------------------------------------------------- the conversation
   conversation: "Conversation",
@@ -155,6 +155,7 @@ export default {
     persona: "from the persona, shared",
     document: "from a document, shared",
     session: "from this conversation",
+    others: "from your other conversations",
     computed: "new",
   },
   restored: (tokens: string) => `${tokens} of the tokens from the cache were parked, and fetched.`,

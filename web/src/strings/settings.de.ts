@@ -27,7 +27,7 @@ const de: typeof en = {
   // ---------------------------------------------------------------- general
   language: "Sprache",
   theme: "Darstellung",
-  themes: { system: "Wie das System", light: "Hell", dark: "Dunkel" },
+  themes: { system: "System", light: "Hell", dark: "Dunkel" },
   prepare: "Beim Tippen vorbereiten",
   prepareWhat:
     "Was du tippst, geht schon vor der Eingabetaste an den Server, damit es bis dahin gelesen ist und die Antwort früher kommt. Es bleibt nur im Arbeitsspeicher und wird nie gespeichert. Was dafür berechnet wird, zählt als Verbrauch, auch wenn du den Text noch änderst.",
@@ -148,9 +148,9 @@ const de: typeof en = {
   link: (provider) => `Mit ${provider} verknüpfen`,
   unlink: "Trennen",
   unlinkNamed: (label) => `${label} trennen`,
-  takeOut: "Alles mitnehmen",
+  takeOut: "Alles exportieren",
   takeOutWhat:
-    "Alle Unterhaltungen mit jedem Zweig, als eine Datei, die sich wieder hereinholen lässt.",
+    "Alle Unterhaltungen mit jedem Zweig, als eine Datei, die sich wieder importieren lässt.",
   download: "Herunterladen",
   remove: "Konto löschen",
   removeWhat:
@@ -224,7 +224,7 @@ const de: typeof en = {
     kept_warm_bytes: "Warm gehalten",
   },
   usedOf: (used, allowed) => `${used} von ${allowed}`,
-  unlimited: (used) => `${used}, ohne Grenze`,
+  unlimited: (used) => `${used}, keine Grenze`,
   upTo: (allowed) => `bis zu ${allowed}`,
   noLimit: "keine Grenze",
   resets: (when) => `Beginnt ${when} von vorn`,

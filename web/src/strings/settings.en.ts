@@ -22,12 +22,12 @@ export default {
   account: "Account",
   logins: "Logins",
   keys: "API keys",
-  usage: "Use",
+  usage: "Usage",
 
   // ---------------------------------------------------------------- general
   language: "Language",
   theme: "Appearance",
-  themes: { system: "As the system", light: "Light", dark: "Dark" },
+  themes: { system: "System", light: "Light", dark: "Dark" },
   prepare: "Prepare while I type",
   prepareWhat:
     "What you are typing goes to the server a little ahead of Enter, so that it is read by then and the answer comes sooner. It is held in memory only and never stored. What is computed for it counts as use, also of text that you then change.",
@@ -149,8 +149,8 @@ export default {
   link: (provider: string) => `Link ${provider}`,
   unlink: "Unlink",
   unlinkNamed: (label: string) => `Unlink ${label}`,
-  takeOut: "Take everything out",
-  takeOutWhat: "All conversations with every branch, as one file that can be brought in again.",
+  takeOut: "Export everything",
+  takeOutWhat: "All conversations with every branch, as one file that can be imported again.",
   download: "Download",
   remove: "Remove the account",
   removeWhat:
@@ -223,7 +223,7 @@ export default {
     kept_warm_bytes: "Kept warm",
   } as Readonly<Record<string, string>>,
   usedOf: (used: string, allowed: string) => `${used} of ${allowed}`,
-  unlimited: (used: string) => `${used}, without a limit`,
+  unlimited: (used: string) => `${used}, no limit`,
   upTo: (allowed: string) => `up to ${allowed}`,
   noLimit: "no limit",
   resets: (when: string) => `Begins anew ${when}`,
