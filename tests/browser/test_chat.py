@@ -522,7 +522,10 @@ def test_a_message_that_is_too_long_comes_back_with_the_reason(page: Page):
     send(page, text)
 
     expect(page.get_by_role("alert")).to_contain_text("tokens")
-    expect(page.get_by_label("Message", exact=True)).to_have_value(text)
+    field = page.get_by_label("Message", exact=True)
+    expect(field).to_have_value(text)
+    field.fill("")
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_full_conversation_goes_on_with_a_summary(page: Page):
