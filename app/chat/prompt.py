@@ -83,7 +83,8 @@ class Prompts:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._heads: OrderedDict[tuple[str, str], Head] = OrderedDict()
+        self._heads: OrderedDict[tuple[UserId, str, str], Head] = OrderedDict()
+        """By who wrote them: what is remembered is there sooner, which nobody else may notice."""
         self._seams: OrderedDict[MessageId, Seam] = OrderedDict()
         """How paths end that were gone on from lately, by their last message."""
 
@@ -126,6 +127,11 @@ class Prompts:
     async def render(self, request: RenderRequest) -> Rendered:
         """As the engine does it."""
         return await self._engine.render(request)
+
+    def forget_user(self, user_id: UserId) -> None:
+        """Who is no more: what was rendered of their instructions is words of theirs."""
+        for key in [one for one in self._heads if one[0] == user_id]:
+            del self._heads[key]
 
     async def _render(self, branch: Branch, new: NewMessages) -> Rendered:
         seam = _seam(branch)
@@ -183,7 +189,7 @@ class Prompts:
             return zoned(text, kept)
         if text.parts and not text.tools:
             return joined(text)
-        key = (text.key, card.template_fingerprint)
+        key = (wanted.user_id, text.key, card.template_fingerprint)
         # What was rendered before may tell of another day.
         if card.template.reads_clock or key not in self._heads:
             self._heads[key] = await self._render_head(wanted)

@@ -378,6 +378,7 @@ class Supervisor:
         await self.stop_user(user_id)
         self._memory.forget_user(user_id)
         self.intake.holds.forget_user(user_id)
+        self.intake.prompts.forget_user(user_id)
         self._logs.drop_user(user_id)
         await self.drafts.forget_user(user_id)
         self.liveness.forget_user(user_id)

@@ -157,6 +157,26 @@ async def test_instructions_lie_in_the_users_zone_and_are_not_inherited(db: Data
     assert bare.history.head_end == 1 + instructions
 
 
+@pytest.mark.row("side channels")
+async def test_11_what_instructions_come_to_is_remembered_for_who_wrote_them(db: Database):
+    """Else who sends another's would be answered sooner, by the time that rendering them takes."""
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann, ben = await new_person(db), await new_person(db)
+
+        async def rendered(who: Principal) -> int:
+            before = len(engine.rendered)
+            told = await domain.respond(who, "hello", instructions="Be brief.")
+            await domain.ended(who, told)
+            return [request.seam for request in engine.rendered[before:]].count(Seam.START)
+
+        counts = [await rendered(who) for who in (ann, ann, ben, ben)]
+        await domain.supervisor.forget_user(ann.user_id)
+        counts += [await rendered(who) for who in (ann, ben)]
+
+    assert counts == [1, 0, 1, 0, 1, 0]
+
+
 async def test_several_messages_become_a_chain_with_a_slice_each(db: Database):
     engine = EchoEngine()
     async with open_domain(db, engine) as domain:
