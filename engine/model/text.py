@@ -1,8 +1,8 @@
 """Ids to text and back: plain encoding, incremental detokenising, stop strings.
 
 Owns the rule that text from outside never becomes a special token, the rule that half a UTF-8
-character is never sent, and what is held back while it may still turn out to be a stop string. It
-refuses to know templates (`engine/model/template.py`) and jobs.
+character is never sent, and what is held back while it may still turn out to be a stop string. No
+text is remembered (law 11). It refuses to know templates (`engine/model/template.py`) and jobs.
 
 Of a stream's text, with S what was sent and H what is held:
 
@@ -227,7 +227,18 @@ def _untruncated(tokenizer: LoadedTokenizer) -> Tokenizer:
     backend: Tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
+    _remember_nothing(backend)
     return backend
+
+
+def _remember_nothing(tokenizer: Tokenizer) -> None:
+    """Of the words that it encodes: they would come sooner for whoever sends another's (law 11).
+
+    And stay in memory when their text is deleted. Kinds that remember none have no such call.
+    """
+    resize = getattr(tokenizer.model, "_resize_cache", None)
+    if resize is not None:
+        resize(0)
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -41,6 +41,19 @@ def stream(vocabulary: Vocabulary, token_ids, *stop: str, lengths=None) -> tuple
 # ---------------------------------------------------------------- plain text
 
 
+def test_11_no_word_of_a_text_is_remembered():
+    """Whoever sends another's words would have them encoded sooner: here, as they were before."""
+    vocabulary = Vocabulary(loaded_model().tokenizer)
+    tokenizers = (vocabulary.whole, vocabulary._plain)
+    before = [one.encode("quagga", add_special_tokens=False).ids for one in tokenizers]
+
+    for one in tokenizers:
+        one.model.continuing_subword_prefix = "##"
+    after = [one.encode("quagga", add_special_tokens=False).ids for one in tokenizers]
+
+    assert all(new != old for new, old in zip(after, before, strict=True))
+
+
 @given(text=TEXTS)
 def test_text_comes_back_as_it_was(vocabulary, text):
     token_ids = vocabulary.encode(text)
