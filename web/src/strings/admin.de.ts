@@ -153,10 +153,10 @@ const de: typeof en = {
     title: "Gerechter Anteil",
     lead: "Was die Unterhaltungen jeder Person vom Vorrat belegen, und was davon festgehalten ist, gegen das Meiste, was eine Person festhalten darf. Ein langer Balken schadet nicht, solange andere Platz finden.",
     owner: "Person",
-    sessions: "Unterhaltungen",
+    sessions: "Unter\u00adhaltungen",
     device: "Im Vorrat",
     pinned: (pinned: string, limit: string) => `${pinned} von ${limit}`,
-    pinnedHead: "Festgehalten, vom Erlaubten",
+    pinnedHead: "Fest\u00adgehalten, vom Erlaubten",
     parked: "Geparkt",
   },
 

@@ -154,10 +154,10 @@ export default {
     title: "Fair share",
     lead: "What each person’s conversations hold of the pool, and what of it is pinned against the most that one person may pin. One long bar alone is fine while others find room.",
     owner: "Person",
-    sessions: "Conversations",
+    sessions: "Conver\u00adsations",
     device: "In the pool",
     pinned: (pinned: string, limit: string) => `${pinned} of ${limit}`,
-    pinnedHead: "Pinned, of what is allowed",
+    pinnedHead: "Pinned, of the limit",
     parked: "Parked",
   },
 
