@@ -55,7 +55,7 @@ async def main() -> None:
         config = EngineConfig(
             data_dir=Path(folder),
             model=prepare("default", options.data_dir),
-            kv_memory_bytes=512 << 20,
+            kv_memory_bytes=1 << 30,  # room for all sessions of 4,000 tokens in float32
             disk_bytes=8 << 30,
             threads=options.threads,
         )
