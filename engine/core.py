@@ -30,7 +30,6 @@ from engine.api import (
     JobId,
     LeaseState,
     Limits,
-    Refusal,
     SessionId,
     Started,
     Stats,
@@ -39,24 +38,18 @@ from engine.api import (
     Wish,
     Zone,
 )
-from engine.errors import Corrupt, InvalidJob, Overloaded, Refused
+from engine.errors import Corrupt, InvalidJob, Refused
 from engine.kv.cache import Cache, lease_key
 from engine.kv.misses import Fingerprints, Lookup, explain
 from engine.outcome import CoreEvent, Emitted, Ended
 from engine.parts import CoreConfig, new_cache
 from engine.receipts import Totals, Work, write_receipt
-from engine.scheduler import RETRY_AFTER_S, Capacity, Scheduler
-from engine.sequence import Bounds, Ending, Sequence, misled, validate
+from engine.scheduler import Capacity, Scheduler
+from engine.sequence import Bounds, Ending, Sequence, misled, overloaded, validate
 from engine.step import Arrival, DrawnToken, Plan, RunResult, SegmentHead, StepResult
 
-NO_ROOM = Ending(
-    reason=FinishReason.REFUSED,
-    refusal=Refusal(
-        code=Overloaded.code,
-        message="a throw-away branch takes only memory that is spare, and there is too little",
-        retry_after_s=RETRY_AFTER_S,
-    ),
-)
+NO_ROOM = overloaded("a throw-away branch takes only memory that is spare, and there is too little")
+CROWDED = overloaded("the queue is full, and of all who wait this owner has most in it")
 
 
 class Flight(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,6 +250,9 @@ class Core:
             raise InvalidJob(f"job {job.job_id} is running already", field="job_id")
         validate(job, self._bounds)
         sequence = Sequence(job, self._bounds, seed=self._seed(job), now=now)
+        crowded = self._scheduler.crowded_by(sequence)
+        if crowded is not None:
+            self._end(crowded, CROWDED, now)
         self._scheduler.add(sequence)
         return sequence
 

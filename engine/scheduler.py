@@ -28,6 +28,9 @@ seated. So the oldest of the strongest class, which is its owner's first, lacks 
 uses itself, and no job is accepted that would not fit into the whole pool; it ends, and the next
 is strongest. An owner with one sequence takes from one with several, never the other way round.
 
+Places are shared as well: where none is left, one that has not run yet ends for one of a stronger
+class, or of an owner who has at least two fewer that wait, and it is the newest of whoever has most.
+
 Throw-away branches (titles, summaries) are background work, and weaker than all that where room is
 short (`kv/supply.py` says why that is enough for law 2). One that has none lets others pass and
 tries again when any of those who have some has gone; when all have gone who had some at its first
@@ -46,10 +49,8 @@ from engine.fairness import Deficits
 from engine.kv.cache import Cache
 from engine.kv.holding import Holding
 from engine.rounds import Round, Step
-from engine.sequence import RANKS, Sequence, Status
+from engine.sequence import RANKS, RETRY_AFTER_S, Sequence, Status
 from engine.waiting import Waiting
-
-RETRY_AFTER_S = 1.0
 
 CHUNKS = 4
 """Into how many chunks a step is cut: fewer and longer ones are cheaper to compute."""
@@ -72,6 +73,10 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int
     max_waiting: int
 
+    @property
+    def places(self) -> int:
+        return self.max_running + self.max_waiting
+
 
 class Scheduler:
     """Holds every sequence that waits or runs (`running`: by class, then turn of admission)."""
@@ -91,13 +96,24 @@ class Scheduler:
         self._turns = 0
         self._resumed: list[Sequence] = []
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. Raises `Overloaded` when too many wait already."""
-        if len(self.waiting) >= self._capacity.max_waiting:
+    def crowded_by(self, sequence: Sequence) -> Sequence | None:
+        """Which one that waits has to end before this may be added; None: there is a place.
+
+        Raises `Overloaded` where there is none and it has no better claim than anybody who waits.
+        """
+        # With those that run: all that a lost engine had taken on come back at once, and wait.
+        if len(self.waiting) + self._seated < self._capacity.places:
+            return None
+        crowded = self.waiting.crowded_by(sequence)
+        if crowded is None:
             raise Overloaded(
                 f"{len(self.waiting)} jobs wait already, no more are queued",
                 retry_after_s=RETRY_AFTER_S,
             )
+        return crowded
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence for which there is a place."""
         self._arrivals += 1
         sequence.arrival = self._arrivals
         rank, owner_id = sequence.rank, sequence.owner_id

@@ -14,7 +14,7 @@ from array import array
 import msgspec
 
 from engine.api import FinishReason, Job, JobClass, OwnerId, Refusal, Seam, Subject, SubjectKind
-from engine.errors import InvalidGrammar, InvalidJob, PromptTooLong
+from engine.errors import InvalidGrammar, InvalidJob, Overloaded, PromptTooLong
 from engine.kv.cache import Cache, lease_key
 from engine.kv.holding import Closing, Holding
 from engine.kv.misses import Miss
@@ -23,6 +23,9 @@ from engine.step import Draw, Run
 
 RANKS = {JobClass.INTERACTIVE: 0, JobClass.BACKGROUND: 1, JobClass.DRAFT: 2}
 """The scheduler's order of job classes: a lower rank goes first."""
+
+RETRY_AFTER_S = 1.0
+"""When whoever found the engine overloaded may try again."""
 
 THROWAWAY = len(RANKS)
 """What a throw-away branch counts as where blocks or seats are short: weaker than every class."""
@@ -56,6 +59,12 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     seam: Seam = Seam.CUT
     kept: tuple[int, ...] | None = None
     refusal: Refusal | None = None
+
+
+def overloaded(words: str) -> Ending:
+    """The end of a sequence that has to leave its place to others."""
+    refusal = Refusal(code=Overloaded.code, message=words, retry_after_s=RETRY_AFTER_S)
+    return Ending(reason=FinishReason.REFUSED, refusal=refusal)
 
 
 def misled(fault: str) -> Ending:

@@ -41,3 +41,18 @@ class Waiting:
         if not queues[sequence.owner_id]:
             del queues[sequence.owner_id]
         self._length -= 1
+
+    def crowded_by(self, sequence: Sequence) -> Sequence | None:
+        """What gives its place in a full queue to this one: the newest of whoever has most.
+
+        Weaker classes give way first. In its own class only who has at least two more than its
+        owner, who then has no more than he. What ran already, keeps its place.
+        """
+        own = len(self._queues[sequence.rank].get(sequence.owner_id, ()))
+        for rank in range(len(RANKS) - 1, sequence.rank - 1, -1):
+            least = own + 2 if rank == sequence.rank else 1
+            queues = [queue for queue in self._queues[rank].values() if len(queue) >= least]
+            for queue in sorted(queues, key=len, reverse=True):
+                if not queue[-1].turn:
+                    return queue[-1]
+        return None

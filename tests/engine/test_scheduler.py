@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.api import JobClass, OwnerId
+from engine.api import FinishReason, JobClass, OwnerId
 from engine.errors import Overloaded
 from engine.scheduler import DRAFT_STEP_TOKENS
 from tests.kit.desk import ANN, BEN, Desk, config
@@ -86,7 +86,7 @@ def test_equals_are_served_in_the_order_in_which_they_came():
 
 def test_the_queue_is_bounded():
     desk = Desk(config(max_running=1, max_waiting=2))
-    for at in range(2):
+    for at in range(3):
         desk.submit(desk.job(prompt(at, 5)))
 
     with pytest.raises(Overloaded) as refusal:
@@ -94,6 +94,49 @@ def test_the_queue_is_bounded():
 
     assert refusal.value.retry_after_s > 0
     desk.drain()
+
+
+def test_a_full_queue_gives_the_place_of_who_has_most_to_who_has_fewer():
+    desk = Desk(config(max_running=1, max_waiting=3))
+    anns = [desk.submit(desk.job(prompt(at, 5), owner_id=ANN)) for at in range(4)]
+    bens = [desk.submit(desk.job(prompt(9, at), owner_id=BEN)) for at in (5, 6)]
+
+    with pytest.raises(Overloaded):
+        desk.submit(desk.job(prompt(9, 7), owner_id=BEN))
+    desk.drain()
+
+    ends = {job.job_id: desk.ended[job.job_id] for job in (*anns, *bens)}
+    refused = [job_id for job_id, end in ends.items() if end.reason is FinishReason.REFUSED]
+    assert refused == [anns[2].job_id, anns[3].job_id]
+    refusal = ends[anns[3].job_id].refusal
+    assert refusal is not None
+    assert refusal.code == Overloaded.code
+    assert refusal.retry_after_s
+
+
+def test_a_full_queue_gives_a_weaker_ones_place_to_a_stronger_one():
+    desk = Desk(config(max_running=1, max_waiting=1))
+    drafts = [desk.submit(desk.job(prompt(at, 5), job_class=JobClass.DRAFT)) for at in range(2)]
+    turn = desk.submit(desk.job(prompt(3, 5)))
+
+    desk.drain()
+
+    assert desk.ended[drafts[1].job_id].reason is FinishReason.REFUSED
+    assert desk.ended[turn.job_id].reason is not FinishReason.REFUSED
+
+
+@pytest.mark.usefixtures("nothing_is_promised")
+def test_what_was_preempted_keeps_its_place_in_a_full_queue():
+    desk = Desk(config(max_running=3, max_waiting=0, pool_blocks=8))
+    anns = [desk.submit(desk.job(prompt(at, 20), owner_id=ANN, output=80)) for at in range(3)]
+    while desk.core.stats().preemptions < 2:
+        desk.step()
+
+    with pytest.raises(Overloaded):
+        desk.submit(desk.job(prompt(9, 5), owner_id=BEN))
+    desk.drain()
+
+    assert {desk.ended[one.job_id].reason for one in anns} == {FinishReason.LENGTH}
 
 
 def test_a_prompt_that_many_start_at_once_is_prefilled_once():
