@@ -1,6 +1,7 @@
 """Search finds all that one said and was told, and nothing of others (laws 11 and 19)."""
 
 import random
+import re
 import sys
 import unicodedata
 
@@ -8,7 +9,7 @@ import pytest
 from sqlalchemy import delete, func, select, text, update
 
 from app.chat.branches import Branches
-from app.chat.search import Search
+from app.chat.search import MARK_CHARACTERS, Search
 from app.chat.stored import StoredLedger
 from app.chat.words import LONGEST_TEXT, excerpt, phrases, words
 from app.db.base import Database
@@ -121,6 +122,24 @@ async def test_19_nobody_finds_what_another_wrote(db: Database):
         assert await found(search, ben, "lighthouse") == {others}
         assert await found(search, ann, "their") == set()
         assert await found(search, ann, f"{ben.user_id} lighthouse") == set()
+
+
+@pytest.mark.row("side channels")
+async def test_11_no_search_comes_past_a_word_that_another_wrote(db: Database):
+    """What it walks through has the beginning that it looks for: of words of the searcher's own."""
+    async with open_domain(db, EchoEngine()) as domain:
+        ann, ben = await new_person(db), await new_person(db)
+        for who in (ann, ben):
+            await said(domain, who, "our lighthouse")
+        async with db.read() as session:
+            rows = await session.execute(text("SELECT user_id, words FROM message_texts"))
+    indexed: dict[str, set[str]] = {ann.user_id: set(), ben.user_id: set()}
+    for user_id, stored in rows:
+        indexed[user_id] |= set(re.findall("[a-z0-9]+(?=lighthouse)", str(stored)))
+
+    (anns,), (bens,) = indexed.values()
+    assert len(anns) == len(bens) == MARK_CHARACTERS
+    assert anns != bens
 
 
 async def test_pages_give_each_message_once_the_newest_first(db: Database):
