@@ -131,6 +131,7 @@ chaos: .venv/fuzzed ## Processes killed, a network that fails, strangers' bytes,
 	$(PY) -m tests.chaos.kill --database postgres
 	$(PY) -m tests.chaos.cut --seconds 600
 	$(PY) -m tests.chaos.fuzz --inputs 100000
+	$(PY) -m tests.chaos.tenants --trials 100
 
 .venv/benched: pyproject.toml | .venv/tested
 	$(call say,Installing what the benchmarks draw with: matplotlib; about 60 MB)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -189,13 +190,15 @@ def run_command(folder: Path, *words: str, **settings: str) -> str:
 Start = Callable[[Program, int], "Child | subprocess.Popen[bytes]"]
 
 
-def start_server(folder: Path | None = None, port: int | None = None, **settings: str) -> Server:
-    """Serve as people do; with the folder of an earlier server, on its data.
+def start_server(
+    folder: Path | None = None, port: int | None = None, *, module: str = "app", **settings: str
+) -> Server:
+    """Serve as people do; with the folder of an earlier server, on its data. `module` is what is run.
 
     `settings` are environment variables beside or instead of the usual ones, such as
     `KEEPWARM_THREADS="1"`. Use it as a context manager, so that it ends with the test.
     """
-    return _started(_spawn, folder, port, settings)
+    return _started(partial(_spawn, module=module), folder, port, settings)
 
 
 def fork_server(folder: Path | None = None, port: int | None = None, **settings: str) -> Server:
@@ -223,9 +226,9 @@ def _started(
         raise
 
 
-def _spawn(program: Program, output: int) -> "subprocess.Popen[bytes]":
+def _spawn(program: Program, output: int, *, module: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-m", program.name, *program.words],
+        [sys.executable, "-m", module, *program.words],
         cwd=ROOT,
         env=program.environment,
         stdout=output,
