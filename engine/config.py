@@ -43,7 +43,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str = DEFAULT_MODEL
     """A folder of safetensors, a GGUF file, a hub name, or `default`."""
     kv_memory_bytes: int | None = None
-    """Size of the KV pool. None: a quarter of the memory that is available, at most 2 GiB."""
+    """Size of the KV pool. None: a quarter of the memory that is available, at most 2 GiB; on a GPU
+    what weights, the largest step and a reserve leave."""
     block_tokens: int | None = None
     """Token slots in a block. None: 16, or as many as what attends wants."""
     context_tokens: int | None = None

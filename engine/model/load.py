@@ -21,7 +21,6 @@ from engine.config import EngineConfig
 from engine.errors import Misconfigured
 from engine.model.flash import Card, FlashKernel, find_flash
 from engine.model.groups import NoGroups, groups_file, groups_in
-from engine.model.hardware import free_bytes
 from engine.model.memory import give_back
 from engine.model.native.decoder import FEW_ROWS, Decoder
 from engine.model.native.library import Library, Unavailable, library
@@ -32,7 +31,6 @@ from engine.model.ranks import ALONE, Ranks
 from engine.model.source import Progress, display_name, hash_file, log, prepare, translated
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_KV_MEMORY_MOST = 2 << 30
 
 
 class Tokenizer(Protocol):
@@ -63,6 +61,8 @@ class LoadedModel:
     """What this rank keeps of a token."""
     query_heads: int
     """This rank's."""
+    weights_bytes: int
+    """What this rank's weights take."""
     ranks: Ranks
     dtype: torch.dtype
     device: torch.device
@@ -124,6 +124,9 @@ def load(config: EngineConfig, progress: Progress = log.info, ranks: Ranks = ALO
     context_tokens = _context_tokens(config, text_config)
     kv = _kv_shape(text_config, dtype, ranks.kv_heads(model))
     model = model.eval().to(device).requires_grad_(requires_grad=False)
+    # Of what several ranks share each has a part; `nbytes` is the whole's.
+    parts = (getattr(weight, "_local_tensor", weight) for weight in model.parameters())
+    weights_bytes = sum(part.nbytes for part in parts)
     slides = _slides(text_config, context_tokens)
     native, decoder = _native(model, config, progress, slides=slides, ranks=ranks)
     flash = _flash(config, kv, device, dtype=dtype, progress=progress)
@@ -142,6 +145,7 @@ def load(config: EngineConfig, progress: Progress = log.info, ranks: Ranks = ALO
         eos_token_ids=_eos_token_ids(model, tokenizer),
         kv=kv,
         query_heads=_query_heads(text_config, kv),
+        weights_bytes=weights_bytes,
         ranks=ranks,
         dtype=dtype,
         device=device,
@@ -216,15 +220,6 @@ def _take_groups(
         return False
     progress(f"up to {FEW_ROWS} tokens at a time are multiplied with the file's own groups")
     return True
-
-
-def kv_memory_bytes(config: EngineConfig, device: torch.device) -> int:
-    """The pool's size: as configured, else a quarter of what is available, at most 2 GiB."""
-    if config.kv_memory_bytes is not None:
-        return config.kv_memory_bytes
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] // 2
-    return min(free_bytes() // 4, _KV_MEMORY_MOST)
 
 
 # ---------------------------------------------------------------- what a model is

@@ -18,11 +18,13 @@ import torch
 from engine.api import JobId
 from engine.config import EngineConfig
 from engine.errors import Corrupt, InvalidGrammar, Misconfigured
+from engine.model import room
 from engine.model.attention import attention_over
 from engine.model.carrier import Carrier
 from engine.model.device_sample import draw_on_device
 from engine.model.grammar import Allowed, Followers, Grammars
-from engine.model.load import LoadedModel, kv_memory_bytes
+from engine.model.hardware import free_bytes
+from engine.model.load import LoadedModel
 from engine.model.memory import sent
 from engine.model.native.passes import Passes
 from engine.model.paged import PagedStep
@@ -49,6 +51,8 @@ Masks = Mapping[JobId, Allowed | InvalidGrammar]
 
 _PROBE = JobId("probe")
 _BLOCK_TOKENS = 16
+_COPIED_LAYERS = 2
+"""Of what torch reads of pages: sequences that are read as one are padded to at most twice as long."""
 
 # Relative error of a probe's logits: rounding leaves a tenth of it, another attention ten times it.
 _PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
@@ -71,48 +75,83 @@ class ModelRunner:
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        memory_bytes = kv_memory_bytes(config, loaded.device)
-        least_tokens = _BLOCK_TOKENS if loaded.flash is None else loaded.flash.block_tokens
-        block_tokens = config.block_tokens or max(_BLOCK_TOKENS, least_tokens)
-        blocks = loaded.ranks.least(loaded.kv.blocks_in(memory_bytes, block_tokens))
-        if blocks < 1:
-            least = loaded.kv.token_bytes * block_tokens
-            raise Misconfigured(
-                f"kv_memory_bytes is {memory_bytes}: one block of this model takes {least} bytes"
-            )
         self._loaded = loaded
+        self._config = config
         self._checks = config.checks
         self._deterministic = config.deterministic
-        self.pool = Pool(
-            loaded.kv,
-            blocks=blocks,
-            block_tokens=block_tokens,
-            dtype=loaded.dtype,
-            device=loaded.device,
-            poison=config.poison,
-        )
         self.grammars = Grammars(loaded)
         self._followers = Followers(self.grammars, loaded.vocabulary_tokens)
         self._passes: Passes | None = None
         self._attention: Attention | None = None
-        self.attention = self._choose(loaded)
+        blocks = self._fitting_blocks()
+        self.pool, self.attention = self._pool_of(blocks, poison=config.poison)
         self._files = _segment_files(loaded, config)
         self.disk_bytes = config.disk_bytes or self._default_disk_bytes()
         self._carrier: Carrier | None = None
 
-    def _choose(self, loaded: LoadedModel) -> str:
-        """Whole steps by the native kernels, or the stock modules over a backend; its name."""
+    def _fitting_blocks(self) -> int:
+        """How many blocks the pool has on every rank. Raises `Misconfigured` where they do not fit."""
+        loaded, config = self._loaded, self._config
+        if loaded.device.type == "cuda":
+            space = room.measured(loaded.device, self._take_largest_step)
+        else:
+            space = room.room_of_cpu(free_bytes(), loaded.weights_bytes)
+        layout = room.Layout(
+            block_bytes=loaded.kv.token_bytes * self._block_tokens,
+            block_tokens=self._block_tokens,
+            layers=loaded.kv.layers,
+            copied_layers=_COPIED_LAYERS if self._copies_pages else 0,
+            least_tokens=min(config.step_tokens, loaded.context_tokens),
+        )
+        asked = config.kv_memory_bytes
+        blocks = loaded.ranks.least(room.blocks_in(space, layout, asked))
+        room.check_fits(space, layout, asked, blocks)
+        return blocks
+
+    @property
+    def _block_tokens(self) -> int:
+        least = _BLOCK_TOKENS if self._loaded.flash is None else self._loaded.flash.block_tokens
+        return self._config.block_tokens or max(_BLOCK_TOKENS, least)
+
+    @property
+    def _copies_pages(self) -> bool:
+        """Whether what attends copies what it reads, on a card that the pool shares with the copy."""
+        return self._loaded.device.type == "cuda" and self._loaded.flash is None
+
+    def _take_largest_step(self) -> None:
+        """Over a pool of one block, which is let go."""
+        self.pool, _ = self._pool_of(1, poison=False)
+        rows = self._config.step_tokens
+        plan = room.largest_step(
+            rows=rows,
+            draws=min(self._config.max_running, rows),
+            context_tokens=self._loaded.context_tokens,
+            block_tokens=self._block_tokens,
+        )
+        self.launch(plan)
+
+    def _pool_of(self, blocks: int, *, poison: bool) -> tuple[Pool, str]:
+        """A pool, and who computes over it from now on: the native kernels or a backend, by name."""
+        loaded = self._loaded
+        pool = Pool(
+            loaded.kv,
+            blocks=blocks,
+            block_tokens=self._block_tokens,
+            dtype=loaded.dtype,
+            device=loaded.device,
+            poison=poison,
+        )
         if loaded.decoder is not None:
-            self._passes = loaded.decoder.over(self.pool, torch.get_num_threads())
-            return "native kernels (whole step)"
+            self._passes = loaded.decoder.over(pool, torch.get_num_threads())
+            return pool, "native kernels (whole step)"
         self._attention = attention_over(
-            self.pool,
+            pool,
             query_heads=loaded.query_heads,
             flash=loaded.flash,
             library=loaded.library,
             uses_views=not self._deterministic,
         )
-        return self._attention.name
+        return pool, self._attention.name
 
     def tell(self, arrivals: Arrivals) -> None:
         """Who hears of transfers that are over, on the thread that carried them. Called once."""
