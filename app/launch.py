@@ -46,6 +46,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         pinned_share=settings.pinned_share,
         pinned_share_per_user=settings.pinned_share_per_user,
         dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
         kernels=settings.kernels,
         tensor_parallel=settings.tensor_parallel,
         weights=settings.weights,

@@ -205,6 +205,14 @@ Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
     about("Number format of weights and cache.", fix="use auto, float32 or bfloat16"),
 ]
+KvDtype = Annotated[
+    Literal["auto", "fp8"],
+    about(
+        "What the cache keeps: `auto`, KV as it is computed, or `fp8`, rounded to 8 bits, so that "
+        "twice as much fits; torch alone reads that (docs/cache.md).",
+        fix="use auto or fp8",
+    ),
+]
 Kernels = Annotated[
     Literal["auto", "native", "flash", "torch"],
     about(

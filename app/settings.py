@@ -28,6 +28,7 @@ from app.options import (
     Host,
     KeptWarmPerUser,
     Kernels,
+    KvDtype,
     KvMemory,
     Model,
     OidcClientId,
@@ -92,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pinned_share: PinnedShare = 0.8
     pinned_share_per_user: PinnedSharePerUser = 0.5
     dtype: Dtype = "auto"
+    kv_dtype: KvDtype = "auto"
     kernels: Kernels = "auto"
     tensor_parallel: TensorParallel = 1
     weights: Weights = "auto"

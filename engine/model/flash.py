@@ -30,6 +30,7 @@ class Card(NamedTuple):
 
     capability: tuple[int, int]
     dtype: torch.dtype
+    """Of KV. One of them reads fp8, but wants its queries rounded as well, so none serves that."""
     head_size: int
     block_tokens: int | None
     """None: whatever the kernel reads."""

@@ -26,7 +26,7 @@ from engine.model.native.decoder import FEW_ROWS, Decoder
 from engine.model.native.library import Library, Unavailable, library
 from engine.model.packed import pack_linears
 from engine.model.paged import ATTENTION
-from engine.model.pool import KVShape
+from engine.model.pool import FP8, KVShape
 from engine.model.ranks import ALONE, Ranks
 from engine.model.source import Progress, display_name, hash_file, log, prepare, translated
 
@@ -65,6 +65,7 @@ class LoadedModel:
     """What this rank's weights take."""
     ranks: Ranks
     dtype: torch.dtype
+    kv_dtype: torch.dtype
     device: torch.device
     library: Library | None
     """The native kernels, where those are what serves."""
@@ -75,7 +76,13 @@ class LoadedModel:
 
     @property
     def dtype_name(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
+        return _name_of(self.dtype)
+
+    @property
+    def formats(self) -> str:
+        """In words, where KV is kept otherwise than computed."""
+        kv = "" if self.kv_dtype == self.dtype else f", KV in {_name_of(self.kv_dtype)}"
+        return f"{self.dtype_name}{kv}"
 
     @torch.inference_mode()
     def reference_logits(self, token_ids: list[int]) -> torch.Tensor:
@@ -104,7 +111,7 @@ def load(config: EngineConfig, progress: Progress = log.info, ranks: Ranks = ALO
     device = ranks.device(_device(config.device))
     dtype = _dtype(config.dtype, device)
     source = prepare(config.model, config.data_dir, progress)
-    progress(f"loading {source} in {str(dtype).removeprefix('torch.')}")
+    progress(f"loading {source} in {_name_of(dtype)}")
     with translated(config.model):
         tokenizer = AutoTokenizer.from_pretrained(source)
         ranks.check(source)
@@ -122,14 +129,15 @@ def load(config: EngineConfig, progress: Progress = log.info, ranks: Ranks = ALO
     _check_tokenizer(config.model, tokenizer)
     text_config = model.config.get_text_config()
     context_tokens = _context_tokens(config, text_config)
-    kv = _kv_shape(text_config, dtype, ranks.kv_heads(model))
+    kv_dtype = FP8 if config.kv_dtype == "fp8" else dtype
+    kv = _kv_shape(text_config, kv_dtype, ranks.kv_heads(model))
     model = model.eval().to(device).requires_grad_(requires_grad=False)
     # Of what several ranks share each has a part; `nbytes` is the whole's.
     parts = (getattr(weight, "_local_tensor", weight) for weight in model.parameters())
     weights_bytes = sum(part.nbytes for part in parts)
     slides = _slides(text_config, context_tokens)
     native, decoder = _native(model, config, progress, slides=slides, ranks=ranks)
-    flash = _flash(config, kv, device, dtype=dtype, progress=progress)
+    flash = _flash(config, kv, device, dtype=kv_dtype, progress=progress)
     has_groups = _take_groups(decoder, folder, config, progress)
     if decoder is None and dtype == torch.bfloat16 and device.type == "cpu" and ranks.size == 1:
         pack_linears(model)
@@ -148,6 +156,7 @@ def load(config: EngineConfig, progress: Progress = log.info, ranks: Ranks = ALO
         weights_bytes=weights_bytes,
         ranks=ranks,
         dtype=dtype,
+        kv_dtype=kv_dtype,
         device=device,
         library=native,
         decoder=decoder,
@@ -168,6 +177,8 @@ def _native(
                 raise Unavailable("they know whole models only")
             if slides:
                 raise Unavailable("they know no sliding windows")
+            if config.kv_dtype == "fp8":
+                raise Unavailable("they know no KV in fp8")
             kernels = library(config.data_dir)
             return kernels, Decoder(kernels, model)
     except Unavailable as error:
@@ -239,6 +250,10 @@ def _dtype(wish: str, device: torch.device) -> torch.dtype:
         return _DTYPES[wish]
     quick = device.type == "cuda" or _cpu_multiplies_bfloat16()
     return torch.bfloat16 if quick else torch.float32
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _cpu_multiplies_bfloat16() -> bool:

@@ -45,8 +45,7 @@ class PagedStep:
         window: int | None = None,
     ) -> torch.Tensor:
         """Write the new rows' keys and values, then attend; all are [rows, heads, head size]."""
-        self._pool.keys(layer)[self._written] = keys
-        self._pool.values(layer)[self._written] = values
+        self._pool.put(layer, self._written, keys, values)
         return self._attention.attend(layer, query, scaling, window)
 
 

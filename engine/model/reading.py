@@ -83,7 +83,7 @@ class StepAttention(Protocol):
 
         Args:
             layer: whose keys and values of the pool are read.
-            query: [rows, query heads, head size], the pool's dtype, the last dimension contiguous.
+            query: [rows, query heads, head size], the last dimension contiguous.
             scaling: what products are multiplied with before the softmax.
             window: how many positions a row sees, its own the last of them; None: all up to it.
 

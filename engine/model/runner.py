@@ -28,7 +28,7 @@ from engine.model.load import LoadedModel
 from engine.model.memory import sent
 from engine.model.native.passes import Passes
 from engine.model.paged import PagedStep
-from engine.model.pool import Pool
+from engine.model.pool import FP8, Pool
 from engine.model.ranks import Ranks
 from engine.model.reading import Attention
 from engine.model.sample import NO_MASKS, draw_tokens
@@ -55,7 +55,7 @@ _COPIED_LAYERS = 2
 """Of what torch reads of pages: sequences that are read as one are padded to at most twice as long."""
 
 # Relative error of a probe's logits: rounding leaves a tenth of it, another attention ten times it.
-_PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+_PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, FP8: 0.2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ModelRunner:
             block_bytes=loaded.kv.token_bytes * self._block_tokens,
             block_tokens=self._block_tokens,
             layers=loaded.kv.layers,
-            copied_layers=_COPIED_LAYERS if self._copies_pages else 0,
+            copied_layers=self._copied_layers,
             least_tokens=min(config.step_tokens, loaded.context_tokens),
         )
         asked = config.kv_memory_bytes
@@ -114,9 +114,14 @@ class ModelRunner:
         return self._config.block_tokens or max(_BLOCK_TOKENS, least)
 
     @property
-    def _copies_pages(self) -> bool:
-        """Whether what attends copies what it reads, on a card that the pool shares with the copy."""
-        return self._loaded.device.type == "cuda" and self._loaded.flash is None
+    def _copied_layers(self) -> int:
+        """How much of the pool lies copied beside it at most, as a number of its layers."""
+        loaded = self._loaded
+        if loaded.device.type == "cpu" or loaded.flash is not None:
+            return 0
+        is_widened = loaded.kv_dtype != loaded.dtype
+        wider = loaded.dtype.itemsize // loaded.kv_dtype.itemsize if is_widened else 0
+        return _COPIED_LAYERS * (1 + wider)
 
     def _take_largest_step(self) -> None:
         """Over a pool of one block, which is let go."""
@@ -137,7 +142,7 @@ class ModelRunner:
             loaded.kv,
             blocks=blocks,
             block_tokens=self._block_tokens,
-            dtype=loaded.dtype,
+            dtype=loaded.kv_dtype,
             device=loaded.device,
             poison=poison,
         )
@@ -208,7 +213,7 @@ class ModelRunner:
         with _one_thread():
             theirs = self._loaded.reference_logits(probe)
         error = float((ours - theirs).norm() / theirs.norm())
-        if not error < _PROBE_TOLERANCE[self._loaded.dtype]:
+        if not error < _PROBE_TOLERANCE[self._loaded.kv_dtype]:
             raise Misconfigured(
                 f"model {self._loaded.name!r} differs by {error:.1e} from its own attention when it "
                 "runs over the paged cache: choose a model with plain causal attention"
@@ -303,6 +308,8 @@ def _segment_files(loaded: LoadedModel, config: EngineConfig) -> SegmentFiles | 
     mode = "deterministic" if config.deterministic else "batched"
     if config.deterministic and loaded.library is not None:
         mode = f"deterministic-{loaded.library.digest}"
+    if loaded.kv_dtype != loaded.dtype:
+        mode = f"{mode}/{loaded.kv_dtype}"
     ranks = loaded.ranks
     if ranks.size > 1:
         mode = f"{mode}/rank {ranks.rank} of {ranks.size}"

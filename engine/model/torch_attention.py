@@ -92,53 +92,56 @@ class _Step:
     def attend(
         self, layer: int, query: torch.Tensor, scaling: float, window: int | None
     ) -> torch.Tensor:
-        keys, values = self._pool.keys(layer), self._pool.values(layer)
         out = torch.empty_like(query)
         for many in self._many:
             rows = query[many.start : many.end]
-            out[many.start : many.end] = attend_many(
-                rows, keys[many.slots], values[many.slots], scaling, window=window
-            )
-        for single in self._groups(window):
+            keys, values = self._kv(layer, many.slots, query.dtype)
+            out[many.start : many.end] = attend_many(rows, keys, values, scaling, window=window)
+        for single in self._groups(window, query.dtype):
+            keys, values = self._kv(layer, single.slots, query.dtype)
             out[single.rows] = attend_single(
                 query[single.rows],
-                keys[single.slots].view(*single.shape, *keys.shape[1:]),
-                values[single.slots].view(*single.shape, *values.shape[1:]),
+                keys.view(*single.shape, *keys.shape[1:]),
+                values.view(*single.shape, *values.shape[1:]),
                 bias=single.bias,
                 scaling=scaling,
             )
         return out
 
     def attend_apart(self, layer: int, query: torch.Tensor, scaling: float) -> Part:
-        keys, values = self._pool.keys(layer), self._pool.values(layer)
         out = torch.empty_like(query)
         weight = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
         for many in self._many:
             rows = slice(many.start, many.end)
+            keys, values = self._kv(layer, many.slots, query.dtype)
             out[rows], weight[rows] = part_of_many(
-                query[rows],
-                keys[many.slots],
-                values[many.slots],
-                scaling,
-                is_causal=self._is_causal,
+                query[rows], keys, values, scaling, is_causal=self._is_causal
             )
-        for single in self._groups(None):
+        for single in self._groups(None, query.dtype):
+            keys, values = self._kv(layer, single.slots, query.dtype)
             out[single.rows], weight[single.rows] = part_of_single(
                 query[single.rows],
-                keys[single.slots].view(*single.shape, *keys.shape[1:]),
-                values[single.slots].view(*single.shape, *values.shape[1:]),
+                keys.view(*single.shape, *keys.shape[1:]),
+                values.view(*single.shape, *values.shape[1:]),
                 bias=single.bias,
                 scaling=scaling,
             )
         return Part(out, weight)
 
-    def _groups(self, window: int | None) -> list[_Single]:
+    def _kv(
+        self, layer: int, slots: _Rows, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [tokens, kv heads, head size] as rows are computed."""
+        keys, values = self._pool.keys(layer)[slots], self._pool.values(layer)[slots]
+        return keys.to(dtype), values.to(dtype)
+
+    def _groups(self, window: int | None, dtype: torch.dtype) -> list[_Single]:
         if window not in self._grouped:
             seen = [(row, table[-(window or 0) :]) for row, table in self._singles]
-            self._grouped[window] = [self._single(group) for group in _similar(seen)]
+            self._grouped[window] = [self._single(group, dtype) for group in _similar(seen)]
         return self._grouped[window]
 
-    def _single(self, group: _Tables) -> _Single:
+    def _single(self, group: _Tables, dtype: torch.dtype) -> _Single:
         rows = self._index(np.array([row for row, _ in group], dtype=np.int64))
         tables = [table for _, table in group]
         longest = max(map(len, tables))
@@ -148,7 +151,7 @@ class _Step:
         padded = np.stack([_pad(table, longest) for table in tables])
         lengths = np.array([[len(table)] for table in tables])
         hidden = sent(np.arange(longest) >= lengths, self._pool.device)
-        bias = torch.zeros(hidden.shape, dtype=self._pool.dtype, device=hidden.device)
+        bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
         bias.masked_fill_(hidden, -torch.inf)
         return _Single(rows, self._index(padded.ravel()), (len(tables), longest), bias)
 

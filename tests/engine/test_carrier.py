@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from engine.api import OwnerId, Scope
 from engine.errors import Corrupt
 from engine.model.carrier import Carrier
-from engine.model.pool import KVShape, Pool
+from engine.model.pool import FP8, KVShape, Pool
 from engine.model.segments import SegmentFiles
 from engine.step import (
     Arrival,
@@ -37,7 +37,7 @@ DEADLINE_S = 30.0
 def make_pool(dtype: torch.dtype = torch.bfloat16) -> Pool:
     pool = Pool(SHAPE, blocks=32, block_tokens=4, dtype=dtype, device=torch.device("cpu"))
     torch.manual_seed(7)
-    pool._store.normal_()
+    pool._store.copy_(torch.randn(pool._store.shape))
     return pool
 
 
@@ -93,7 +93,7 @@ def restore(number: int, *pieces: Piece) -> Restore:
     return Restore(transfer_id=TransferId(number), pieces=pieces)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, FP8])
 @pytest.mark.parametrize(
     ("blocks", "offset", "tokens"),
     [([5], 1, 2), ([3, 4, 5], 0, 12), ([3, 9, 10, 2], 2, 11), ([7, 6, 5, 4], 3, 13)],

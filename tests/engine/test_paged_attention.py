@@ -15,7 +15,7 @@ from engine.model.cascade import Cascade
 from engine.model.flash import Flash2, Flash3, Flash4, FlashAttention
 from engine.model.native.library import library
 from engine.model.native.passes import Reader
-from engine.model.pool import Pool
+from engine.model.pool import FP8, Pool
 from engine.model.reading import readings_of
 from engine.model.torch_attention import TorchAttention
 from tests.kit.flash import flash_attn_2, flash_attn_3, flash_attn_4
@@ -85,6 +85,18 @@ def test_07_every_backend_equals_the_reference_and_meets_no_poison(name, dtype, 
     asked = Case(CASES[case], dtype=dtype, block_tokens=backend.block_tokens)
 
     asked.assert_equal(asked.attend(backend.make))
+
+
+@pytest.mark.parametrize("case", ["ragged", "several of one token", "a window over blocks"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["torch", "torch, copied"])
+def test_07_torch_reads_what_is_kept_in_fp8_as_it_is_kept(name, dtype, case):
+    sizes = {**CASES, **WINDOWED}[case]
+    asked = Case(sizes, dtype=dtype, kv_dtype=FP8)
+
+    asked.assert_equal(asked.attend(BACKENDS[name].make))
+    if sizes.window is None:
+        asked.assert_equal(asked.attend(cascaded(BACKENDS[name].make)))
 
 
 @pytest.mark.parametrize("case", WINDOWED)

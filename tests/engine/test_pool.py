@@ -3,13 +3,14 @@
 import sys
 import threading
 
+import msgspec
 import psutil
 import pytest
 import torch
 
 from engine.model.memory import touch, zeroed
 from engine.model.paged import PagedStep
-from engine.model.pool import KVShape, Pool
+from engine.model.pool import FP8, KVShape, Pool, kept
 from engine.model.torch_attention import TorchAttention
 from engine.step import BlockId, Copy, Run, Wipe
 from tests.kit.model import run_of
@@ -36,9 +37,42 @@ def fill(pool: Pool) -> None:
         pool.values(layer)[:] = (-slots - 1000 * layer)[:, None, None]
 
 
-def test_a_block_costs_what_the_shape_says():
+def test_a_token_costs_what_the_shape_says():
     assert SHAPE.token_bytes == 2 * 2 * 3 * 4 * 4
-    assert SHAPE.blocks_in(10 * SHAPE.token_bytes, 4) == 2
+
+
+def test_fp8_rounds_by_a_sixteenth_at_most_and_ends_at_its_largest():
+    amounts = torch.logspace(-6, 8.8, 3000, base=2)  # up to 445.7
+    small = torch.linspace(-(2**-6), 2**-6, 3000)
+    beyond = torch.tensor([448.0, 460, 1e5, -torch.inf, torch.nan])
+
+    assert (kept(amounts, FP8).float() / amounts - 1).abs().max() <= 1 / 16
+    assert (kept(small, FP8).float() - small).abs().max() <= 2**-10
+    assert kept(beyond, FP8).float().tolist()[:4] == [448, 448, 448, -448]
+    assert bool(kept(beyond, FP8)[4].isnan())
+
+
+def test_a_pool_in_fp8_is_poisoned_wiped_and_copied_like_any():
+    pool = Pool(
+        msgspec.structs.replace(SHAPE, dtype_bytes=1),
+        blocks=4,
+        block_tokens=4,
+        dtype=FP8,
+        device=torch.device("cpu"),
+        poison=True,
+    )
+    rows = torch.full((4, 3, 4), 0.3)
+
+    pool.put(1, torch.arange(4), rows, -rows)
+    pool.copy([Copy(source=BlockId(0), target=BlockId(2), slots=2)])
+    pool.wipe([Wipe(block=BlockId(0), behind=1)])
+
+    assert bool(pool.keys(0).isnan().all())
+    assert pool.keys(1)[:, 0, 0].isnan().tolist() == [
+        *[False, *[True] * 7],
+        *[False, False, *[True] * 6],
+    ]
+    assert pool.values(1)[8:10].float().unique().tolist() == [-0.3125]
 
 
 def test_a_copy_takes_the_first_slots_and_no_more():

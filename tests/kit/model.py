@@ -5,17 +5,20 @@ paid for once a machine. Loaded models are shared as well: nothing in them chang
 and every runner brings its own.
 """
 
+import dataclasses
 import functools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import torch
 
 from engine.api import JobId, Sampling
 from engine.config import EngineConfig
 from engine.model.load import LoadedModel, load
+from engine.model.pool import FP8
 from engine.model.runner import ModelRunner
 from engine.model.source import prepare
 from engine.step import BlockId, Copy, Draw, DrawnToken, Plan, Run, Wipe
@@ -57,6 +60,12 @@ def loaded_model(
 ) -> LoadedModel:
     """The default model; the first call on a machine converts it. Four are kept: each takes 1 GB."""
     return load(model_config(dtype=dtype, kernels=kernels, weights=weights))
+
+
+def in_fp8(loaded: LoadedModel) -> LoadedModel:
+    """The same model, its KV kept in fp8; it has to be one that torch computes."""
+    kv = msgspec.structs.replace(loaded.kv, dtype_bytes=FP8.itemsize)
+    return dataclasses.replace(loaded, kv=kv, kv_dtype=FP8)
 
 
 def with_template(folder: Path, template: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.model.paged import PagedStep
-from engine.model.pool import KVShape, Pool
+from engine.model.pool import KVShape, Pool, kept
 from engine.model.reading import Attention, Part
 from engine.step import Run
 from tests.kit.model import run_of
@@ -112,7 +112,8 @@ class Case:
     """Sequences in a poisoned pool, their blocks shuffled, or in order without an `order`.
 
     Without `poisons_tails` the last block of a sequence is finite behind it as well: kernels that
-    load whole pages multiply what lies there with zero.
+    load whole pages multiply what lies there with zero. With a `kv_dtype` keys and values are numbers
+    of it, so that nothing is rounded when they are written.
     """
 
     def __init__(
@@ -122,14 +123,19 @@ class Case:
         block_tokens: int = 16,
         dtype: torch.dtype = torch.float32,
         device: torch.device = CPU,
+        kv_dtype: torch.dtype | None = None,
         order: int | None = 0,
         poisons_tails: bool = True,
     ) -> None:
         generator = torch.Generator().manual_seed(1)
+        kv_dtype = kv_dtype or dtype
 
         def draw(*shape: int) -> torch.Tensor:
             numbers = torch.randn(*shape, sizes.head_size, generator=generator)
             return numbers.to(device, dtype)
+
+        def drawn_kv(*shape: int) -> torch.Tensor:
+            return kept(draw(*shape), kv_dtype).to(dtype)
 
         heads, kv_heads = sizes.heads
         counts = [-(-(start + rows) // block_tokens) for start, rows in sizes.runs]
@@ -137,13 +143,13 @@ class Case:
         if order is not None:
             random.Random(order).shuffle(blocks)  # noqa: S311
         shape = KVShape(
-            layers=2, kv_heads=kv_heads, head_size=sizes.head_size, dtype_bytes=dtype.itemsize
+            layers=2, kv_heads=kv_heads, head_size=sizes.head_size, dtype_bytes=kv_dtype.itemsize
         )
         self.pool = Pool(
             shape,
             blocks=len(blocks),
             block_tokens=block_tokens,
-            dtype=dtype,
+            dtype=kv_dtype,
             device=device,
             poison=True,
         )
@@ -152,7 +158,7 @@ class Case:
         for at, ((start, rows), count) in enumerate(zip(sizes.runs, counts, strict=True)):
             table, blocks = blocks[:count], blocks[count:]
             tokens = start + rows
-            keys, values = draw(tokens, kv_heads), draw(tokens, kv_heads)
+            keys, values = drawn_kv(tokens, kv_heads), drawn_kv(tokens, kv_heads)
             self.sequences.append(Kept(rows, keys, values, table))
             if at in sizes.shared:
                 first, shared = sizes.shared[at]
@@ -192,7 +198,7 @@ class Case:
 
     def assert_equal(self, out: torch.Tensor) -> None:
         """`out` equals the reference but for rounding in its dtype, and met no poison."""
-        close = CLOSE[self.pool.dtype]
+        close = CLOSE[self.query.dtype]
         torch.testing.assert_close(out.double(), self.expected(), atol=close, rtol=close)
 
     def _attend(
@@ -214,8 +220,8 @@ class Case:
                 one.table[position // block_tokens] * block_tokens + position % block_tokens
                 for position in range(one.start)
             ]
-            self.pool.keys(1)[slots] = one.keys[: one.start]
-            self.pool.values(1)[slots] = one.values[: one.start]
+            written = torch.tensor(slots, dtype=torch.int64, device=self.pool.device)
+            self.pool.put(1, written, one.keys[: one.start], one.values[: one.start])
 
 
 def reference(
