@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from engine.errors import Corrupt
+from engine.model.lane import Lane, Mark
 from engine.model.pool import Pool
 from engine.model.segments import SegmentFiles
 from engine.step import Arrival, Arrivals, Drop, Park, Restore, SegmentHead, Spill, Transfer
@@ -31,15 +32,16 @@ class Carrier:
         self._host: dict[str, torch.Tensor] = {}
         self._reading = ThreadPoolExecutor(1, "restore")
         self._writing = ThreadPoolExecutor(1, "park")
+        self._up, self._down = Lane(pool.device), Lane(pool.device)
 
     def carry(self, transfers: Sequence[Transfer]) -> None:
-        """Start transfers; never waits."""
+        """Start transfers, behind what this thread has launched; never waits."""
         for transfer in transfers:
             match transfer:
                 case Restore():
-                    self._reading.submit(self._restore, transfer)
+                    self._reading.submit(self._restore, transfer, self._up.ordered())
                 case Park() | Spill():
-                    self._writing.submit(self._write, transfer)
+                    self._writing.submit(self._write, transfer, self._down.ordered())
                 case Drop():
                     self._writing.submit(self._drop, transfer)
 
@@ -50,14 +52,15 @@ class Carrier:
 
     # ------------------------------------------------------------ on the reading thread
 
-    def _restore(self, order: Restore) -> None:
+    def _restore(self, order: Restore, mark: Mark) -> None:
         started = time.monotonic()
         pieces = 0
         try:
-            for piece in order.pieces:
-                kv = self._read(piece.tier, piece.name)
-                self._pool.write(piece.slots, kv[:, :, piece.skip :])
-                pieces += 1
+            with self._up.behind(mark):
+                for piece in order.pieces:
+                    kv = self._read(piece.tier, piece.name)
+                    self._pool.write(piece.slots, kv, piece.skip)
+                    pieces += 1
         except Exception as error:  # noqa: BLE001  whatever it is, the sequence must hear of it
             log.warning("a parked segment was not restored: %s", error)
         self._arrive(order, pieces, started)
@@ -71,14 +74,16 @@ class Carrier:
 
     # ------------------------------------------------------------ on the writing thread
 
-    def _write(self, order: Park | Spill) -> None:
+    def _write(self, order: Park | Spill, mark: Mark) -> None:
         started = time.monotonic()
         written = 0
         try:
             if isinstance(order, Spill):
                 self._store(Tier.DISK, order.head, self._host[order.head.name])
             else:
-                self._store(order.tier, order.head, self._pool.read(order.slots))
+                with self._down.behind(mark):
+                    kv = self._pool.read(order.slots)
+                self._store(order.tier, order.head, kv)
             written = 1
         except Exception as error:  # noqa: BLE001  its source stays locked until this is heard of
             log.warning("a segment was not parked: %s", error)

@@ -1,4 +1,4 @@
-"""Large zeroed memory of a CPU, in pages as large as the system gives; what is given back, and sent.
+"""Large zeroed memory of a CPU, in pages as large as the system gives; what is given back, sent and fetched.
 
 Weights and KV are streamed through: by small pages a core reads a third slower, and each is cleared
 by itself when it is first touched. Nothing takes room before that.
@@ -38,6 +38,15 @@ def sent(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     if device.type == "cuda" and torch.cuda.is_available():
         host = host.pin_memory()
     return host.to(device, non_blocking=True)
+
+
+def fetched(kv: torch.Tensor) -> torch.Tensor:
+    """A copy of a device's tensor in pinned memory of the host, whole when its stream has come so far.
+
+    torch rounds such memory up to a power of two, and keeps what is let go for the next copy.
+    """
+    host = torch.empty(kv.shape, dtype=kv.dtype, pin_memory=True)
+    return host.copy_(kv, non_blocking=True)
 
 
 def touch(rows: torch.Tensor, calm: threading.Event) -> threading.Thread | None:

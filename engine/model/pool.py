@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.model.memory import touch, zeroed
+from engine.model.memory import fetched, touch, zeroed
 from engine.step import Copy, Run, Slots, Wipe
 
 FP8 = torch.float8_e4m3fn
@@ -134,8 +134,14 @@ class Pool:
     def read(self, slots: Slots) -> torch.Tensor:
         """A copy of some slots' KV: [2, layers, tokens, kv heads, head size], on the CPU.
 
-        May run beside the thread that computes: on a CPU it uses no thread but the caller's.
+        May run beside the thread that computes: on a CPU it uses no thread but the caller's. Of a
+        GPU's pool it is in pinned memory, and whole when the caller's stream has come so far.
         """
+        if self.device.type != "cpu":
+            spans = [
+                self._store[:, :, start : start + tokens] for _, start, tokens in self._spans(slots)
+            ]
+            return fetched(torch.cat(spans, dim=2))
         shape = (*self._store.shape[:2], slots.tokens, *self._store.shape[3:])
         kv = torch.empty(shape, dtype=self._store.dtype)
         ours, theirs = _plain(self._store), _plain(kv)
@@ -143,9 +149,13 @@ class Pool:
             theirs[:, :, at : at + tokens] = ours[:, :, start : start + tokens]
         return kv
 
-    def write(self, slots: Slots, kv: torch.Tensor) -> None:
-        """Put KV [2, layers, tokens or more, kv heads, head size] into some slots; as `read`."""
-        ours, theirs = _plain(self._store), _plain(kv)
+    def write(self, slots: Slots, kv: torch.Tensor, skip: int = 0) -> None:
+        """Put KV [2, layers, tokens or more, kv heads, head size] from `skip` on into some slots.
+
+        As `read`: a GPU's is sent whole, and there when the caller's stream has come so far.
+        """
+        kv = kv.to(self.device, non_blocking=True)
+        ours, theirs = _plain(self._store), _plain(kv)[:, :, skip:]
         for at, start, tokens in self._spans(slots):
             ours[:, :, start : start + tokens] = theirs[:, :, at : at + tokens]
 
