@@ -15,6 +15,7 @@ export type Variable =
   | "KEEPWARM_PINNED_SHARE"
   | "KEEPWARM_PINNED_SHARE_PER_USER"
   | "KEEPWARM_DTYPE"
+  | "KEEPWARM_KV_DTYPE"
   | "KEEPWARM_KERNELS"
   | "KEEPWARM_TENSOR_PARALLEL"
   | "KEEPWARM_WEIGHTS"
@@ -43,7 +44,7 @@ export type Variable =
   | "KEEPWARM_OIDC_ROLES";
 
 export type WordedDefault =
-  | "a quarter of what is free, at most 2GiB"
+  | "a quarter of what is free, at most 2GiB; on a GPU what weights, the largest step and a reserve leave"
   | "four times the KV memory, at least 4GiB, at most a tenth of what is free"
   | "http://HOST:PORT"
   | "no limit"

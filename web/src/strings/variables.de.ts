@@ -24,6 +24,8 @@ const words: Record<Variable, string> = {
   KEEPWARM_PINNED_SHARE_PER_USER:
     "Wie viel dieses Speichers so für eine einzige Person gehalten werden darf (Anteil).",
   KEEPWARM_DTYPE: "Zahlenformat der Gewichte und des Caches.",
+  KEEPWARM_KV_DTYPE:
+    "Was der Cache hält: auto, KV, wie es berechnet wird, oder fp8, auf 8 Bits gerundet, sodass doppelt so viel Platz hat; das liest nur torch (docs/cache.md).",
   KEEPWARM_KERNELS:
     "Was rechnet: auf einer CPU native, Kernel, die beim Start mit dem C++-Compiler der Maschine gebaut werden; auf einer GPU flash, Attention durch ein installiertes flash-attn-Paket; torch; oder auto, was von den anderen geht, sonst torch.",
   KEEPWARM_TENSOR_PARALLEL:
@@ -73,7 +75,8 @@ const words: Record<Variable, string> = {
 };
 
 const defaults: Record<WordedDefault, string> = {
-  "a quarter of what is free, at most 2GiB": "ein Viertel des freien, höchstens 2GiB",
+  "a quarter of what is free, at most 2GiB; on a GPU what weights, the largest step and a reserve leave":
+    "ein Viertel des freien, höchstens 2GiB; auf einer GPU, was Gewichte, der größte Schritt und eine Reserve übrig lassen",
   "four times the KV memory, at least 4GiB, at most a tenth of what is free":
     "viermal der Speicher für KV, mindestens 4GiB, höchstens ein Zehntel des freien",
   "http://HOST:PORT": "http://HOST:PORT",

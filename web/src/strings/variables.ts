@@ -3,6 +3,8 @@
 import type { Variable, WordedDefault } from "../generated/variables";
 import { catalogue } from "./language";
 
+export type { Variable, WordedDefault };
+
 export interface Variables {
   readonly words: Readonly<Partial<Record<Variable, string>>>;
   readonly defaults: Readonly<Partial<Record<WordedDefault, string>>>;
