@@ -82,10 +82,7 @@ KvMemory = Annotated[
         "Memory for keeping conversations warm.",
         fix="use at least 1MiB, written like 512MiB or 2GiB",
         unit="bytes, or with KiB, MiB or GiB",
-        default=(
-            "a quarter of what is free, at most 2GiB; on a GPU what weights, the largest step and a "
-            "reserve leave"
-        ),
+        default="a quarter of what is free, at most 2GiB; on a GPU what the model leaves",
         ge=2**20,
     ),
 ]

@@ -44,7 +44,7 @@ export type Variable =
   | "KEEPWARM_OIDC_ROLES";
 
 export type WordedDefault =
-  | "a quarter of what is free, at most 2GiB; on a GPU what weights, the largest step and a reserve leave"
+  | "a quarter of what is free, at most 2GiB; on a GPU what the model leaves"
   | "four times the KV memory, at least 4GiB, at most a tenth of what is free"
   | "http://HOST:PORT"
   | "no limit"

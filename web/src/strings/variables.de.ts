@@ -75,8 +75,8 @@ const words: Record<Variable, string> = {
 };
 
 const defaults: Record<WordedDefault, string> = {
-  "a quarter of what is free, at most 2GiB; on a GPU what weights, the largest step and a reserve leave":
-    "ein Viertel des freien, höchstens 2GiB; auf einer GPU, was Gewichte, der größte Schritt und eine Reserve übrig lassen",
+  "a quarter of what is free, at most 2GiB; on a GPU what the model leaves":
+    "ein Viertel des freien, höchstens 2GiB; auf einer GPU, was das Modell übrig lässt",
   "four times the KV memory, at least 4GiB, at most a tenth of what is free":
     "viermal der Speicher für KV, mindestens 4GiB, höchstens ein Zehntel des freien",
   "http://HOST:PORT": "http://HOST:PORT",
