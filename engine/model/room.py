@@ -52,12 +52,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     layers: int
     copied_layers: int
     """How much of a pool may lie copied while a layer attends, as a number of its layers."""
-    least_tokens: int
-    """With less than this there is no use in a pool: a step's, or the context where that is shorter."""
+    usual_tokens: int
+    """A pool that nobody gave a size holds at least these: a step's, or a shorter context's."""
 
-    @property
-    def least_bytes(self) -> int:
-        return -(-self.least_tokens // self.block_tokens) * self.block_bytes
+    def least_tokens(self, asked_bytes: int | None) -> int:
+        """Whoever asks for a small pool gets it: any serves that has a block for a short turn."""
+        return self.usual_tokens if asked_bytes is None else self.block_tokens
 
     def most_bytes(self, left_bytes: int) -> int:
         """Of a pool that leaves room for what is copied out of it."""
@@ -101,9 +101,11 @@ def check_fits(room: Room, layout: Layout, asked_bytes: int | None, blocks: int)
     """Raise `Misconfigured`, with all figures, where a pool of so many blocks cannot serve here."""
     most = layout.most_bytes(room.left_bytes)
     too_large = asked_bytes is not None and asked_bytes > most
-    if blocks * layout.block_bytes >= layout.least_bytes and not too_large:
+    least_tokens = layout.least_tokens(asked_bytes)
+    least = -(-least_tokens // layout.block_tokens) * layout.block_bytes
+    if blocks * layout.block_bytes >= least and not too_large:
         return
-    if most < layout.least_bytes:
+    if most < least:
         fix = (
             "free some, choose a smaller model, share it by tensor_parallel, or lower step_tokens "
             "and max_running"
@@ -111,7 +113,7 @@ def check_fits(room: Room, layout: Layout, asked_bytes: int | None, blocks: int)
     elif too_large:
         fix = f"ask for at most {most >> 20}MiB, or leave it out"
     else:
-        fix = f"ask for at least {-(-layout.least_bytes >> 20)}MiB, or leave it out"
+        fix = f"ask for at least {-(-least >> 20)}MiB, or leave it out"
     asked = "not set" if asked_bytes is None else words_of(asked_bytes)
     copies = "" if not layout.copied_layers else " with what is copied out of it"
     raise Misconfigured(
@@ -119,7 +121,7 @@ def check_fits(room: Room, layout: Layout, asked_bytes: int | None, blocks: int)
         f"{words_of(room.weights_bytes)} {room.device} has {words_of(room.free_bytes)} free; the "
         f"largest step takes {words_of(room.step_bytes)}, {words_of(room.reserve_bytes)} stay in "
         f"reserve, so a pool{copies} may take {words_of(most)}, and needs "
-        f"{words_of(layout.least_bytes)} for {layout.least_tokens} tokens: {fix}"
+        f"{words_of(least)} for {least_tokens} tokens: {fix}"
     )
 
 

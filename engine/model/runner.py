@@ -101,7 +101,7 @@ class ModelRunner:
             block_tokens=self._block_tokens,
             layers=loaded.kv.layers,
             copied_layers=self._copied_layers,
-            least_tokens=min(config.step_tokens, loaded.context_tokens),
+            usual_tokens=min(config.step_tokens, loaded.context_tokens),
         )
         asked = config.kv_memory_bytes
         blocks = loaded.ranks.least(room.blocks_in(space, layout, asked))

@@ -1,8 +1,8 @@
 """How large the pool is: the arithmetic and its refusals, and the largest step as it is computed."""
 
-import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from engine.errors import Misconfigured
 from engine.model.load import load
@@ -23,8 +23,8 @@ GIB = 1 << 30
 MIB = 1 << 20
 CARD = room_of_card("cuda:0", (60 * GIB, 80 * GIB), 16 * GIB, 2 * GIB)
 """60 of 80 GiB are free behind the weights; a step takes 2, a twentieth stays: 54 are left."""
-LAYOUT = Layout(block_bytes=2 * MIB, block_tokens=16, layers=32, copied_layers=0, least_tokens=2048)
-COPYING = msgspec.structs.replace(LAYOUT, copied_layers=4)
+LAYOUT = Layout(block_bytes=2 * MIB, block_tokens=16, layers=32, copied_layers=0, usual_tokens=2048)
+COPYING = replace(LAYOUT, copied_layers=4)
 
 
 def words(room, layout=LAYOUT, asked=None) -> str:
@@ -65,7 +65,7 @@ def test_more_than_a_card_has_left_is_refused_with_all_figures():
     assert words(CARD, asked=55 * GIB) == (
         "kv_memory_bytes is 55 GiB: such a pool does not fit. Behind weights of 16 GiB cuda:0 has "
         "60 GiB free; the largest step takes 2 GiB, 4 GiB stay in reserve, so a pool may take "
-        "54 GiB, and needs 256 MiB for 2048 tokens: ask for at most 55296MiB, or leave it out"
+        "54 GiB, and needs 2 MiB for 16 tokens: ask for at most 55296MiB, or leave it out"
     )
 
 
@@ -73,38 +73,46 @@ def test_more_than_a_machine_has_left_is_refused_alike():
     assert words(room_of_cpu(3 * GIB, GIB), asked=4 * GIB) == (
         "kv_memory_bytes is 4 GiB: such a pool does not fit. Behind weights of 1 GiB the machine has "
         "3 GiB free; the largest step takes 0 bytes, 0 bytes stay in reserve, so a pool may take "
-        "3 GiB, and needs 256 MiB for 2048 tokens: ask for at most 3072MiB, or leave it out"
+        "3 GiB, and needs 2 MiB for 16 tokens: ask for at most 3072MiB, or leave it out"
     )
 
 
 def test_a_card_that_is_full_is_refused_whatever_was_asked_for():
     full = room_of_card("cuda:0", (6 * GIB, 80 * GIB), 72 * GIB, 2 * GIB)
 
-    for asked in (None, 128 * MIB, 8 * GIB):
-        assert "a pool may take 0 bytes, and needs 256 MiB" in words(full, asked=asked)
+    for asked, needed in ((None, "256 MiB"), (128 * MIB, "2 MiB"), (8 * GIB, "2 MiB")):
+        assert f"a pool may take 0 bytes, and needs {needed}" in words(full, asked=asked)
         assert "choose a smaller model" in words(full, asked=asked)
 
 
-def test_less_than_a_step_is_refused():
-    told = words(CARD, asked=64 * MIB)
+def test_a_pool_that_nobody_asked_for_holds_a_step_or_is_refused():
+    told = words(room_of_card("cuda:0", (6 * GIB + 128 * MIB, 80 * GIB), 72 * GIB, 2 * GIB))
 
-    assert told.endswith("needs 256 MiB for 2048 tokens: ask for at least 256MiB, or leave it out")
+    assert "may take 128 MiB, and needs 256 MiB for 2048 tokens: free some" in told
+
+
+def test_a_single_block_is_a_pool_where_it_was_asked_for_and_less_is_refused():
+    assert fitting(CARD, asked=2 * MIB) == 1
+    told = words(CARD, asked=MIB)
+    assert told.endswith("needs 2 MiB for 16 tokens: ask for at least 2MiB, or leave it out")
 
 
 def test_fewer_blocks_on_another_rank_count_as_well():
     with pytest.raises(Misconfigured, match="needs 256 MiB for 2048 tokens"):
         check_fits(CARD, LAYOUT, None, 3)
+    with pytest.raises(Misconfigured, match="needs 2 MiB for 16 tokens"):
+        check_fits(CARD, LAYOUT, 2 * MIB, 0)
 
 
 def test_a_runner_refuses_as_the_arithmetic_does():
     loaded = loaded_model()
 
-    with pytest.raises(Misconfigured, match=r"kv_memory_bytes is 1 MiB.*at least 23MiB"):
-        ModelRunner(loaded, msgspec.structs.replace(model_config(), kv_memory_bytes=MIB))
+    with pytest.raises(Misconfigured, match=r"kv_memory_bytes is 1 MiB.*at least 3MiB"):
+        ModelRunner(loaded, replace(model_config(), block_tokens=64, kv_memory_bytes=MIB))
     with pytest.raises(
         Misconfigured, match=r"kv_memory_bytes is 1.05e\+06 GiB: .* the machine has"
     ):
-        ModelRunner(loaded, msgspec.structs.replace(model_config(), kv_memory_bytes=1 << 50))
+        ModelRunner(loaded, replace(model_config(), kv_memory_bytes=1 << 50))
 
 
 def test_the_largest_step_is_computed_over_one_block(tmp_path):

@@ -16,7 +16,7 @@ from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
 from engine.kv.radix import RadixIndex
 from engine.parts import CoreConfig
-from tests.kit.engines import PERSONA, Chat, Outcome, a_config, open_local, play
+from tests.kit.engines import PERSONA, Chat, Outcome, a_config, a_job, open_local, play
 from tests.kit.model import generate, loaded_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -89,6 +89,23 @@ async def test_06_under_eviction_pressure_every_answer_is_the_same(index):
             )
 
         assert (await engine.stats()).evicted_blocks > 0
+
+
+@pytest.mark.parametrize("index", PREFIX_INDEXES)
+async def test_10_turns_of_two_finish_in_a_pool_of_a_single_block(index):
+    """The least that may be asked for; a step could take 128 tokens."""
+    config = a_config(kv_memory_bytes=1 << 20, prefix_index=index)
+    async with open_local(config) as engine:
+        for end in (16 - REPLY, 6):
+            prompts = [tuple(range(start, start + end)) for start in (600, 700)]
+            jobs = [a_job(ids, owner=f"user-{ids[0]}", limits=LIMITS) for ids in prompts]
+            outcomes = await asyncio.gather(*(play(engine, job) for job in jobs))
+
+            for ids, outcome in zip(prompts, outcomes, strict=True):
+                assert list(outcome.token_ids) == generate(loaded_model(), ids, REPLY)
+        refused = (await play(engine, a_job(tuple(range(600, 616))))).finished.refusal
+        assert refused is not None
+        assert (refused.needed_tokens, refused.limit_tokens) == (17, 16)
 
 
 async def test_07_permuted_blocks_say_the_same():
