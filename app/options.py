@@ -233,7 +233,8 @@ Weights = Annotated[
     about(
         "What steps of few tokens multiply with: `file`, the 4-bit and 8-bit groups of a GGUF file "
         "exactly as it has them; `dtype`, weights rounded to that; or `auto`, the file's where "
-        "native kernels serve and float32 is not asked for. Longer steps always round.",
+        "native kernels serve and float32 is not asked for. Longer steps round: these weights to "
+        "bfloat16, or on a CPU without AVX-512 what is multiplied with them to 8 bits.",
         fix="use auto, file or dtype",
     ),
 ]

@@ -22,7 +22,7 @@ from engine.errors import Misconfigured
 from engine.model.flash import Card, FlashKernel, find_flash
 from engine.model.groups import NoGroups, groups_file, groups_in
 from engine.model.memory import give_back
-from engine.model.native.decoder import FEW_ROWS, Decoder
+from engine.model.native.decoder import Decoder
 from engine.model.native.library import Library, Unavailable, library
 from engine.model.packed import pack_linears
 from engine.model.paged import ATTENTION
@@ -214,7 +214,7 @@ def _flash(
 def _take_groups(
     decoder: Decoder | None, folder: Path, config: EngineConfig, progress: Progress
 ) -> bool:
-    """Whether products of few rows are those with the file's own groups; says so."""
+    """Whether products, of few rows at least, are those with the file's own groups; says so."""
     if config.weights == "dtype":
         return False
     try:
@@ -229,7 +229,7 @@ def _take_groups(
         if config.weights == "file":
             raise Misconfigured(f"weights is 'file': {error}; use auto or dtype") from error
         return False
-    progress(f"up to {FEW_ROWS} tokens at a time are multiplied with the file's own groups")
+    progress(f"the file's own groups are multiplied with: {decoder.words_of_groups}")
     return True
 
 

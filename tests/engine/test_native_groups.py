@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.errors import Misconfigured
 from engine.model.groups import BLOCK_BYTES, GROUP, NoGroups, groups_in, keep_groups
 from engine.model.load import load
-from engine.model.native.decoder import FEW_ROWS, Decoder
+from engine.model.native.decoder import Decoder
 from engine.model.native.grouped import Groups
 from engine.model.native.library import library
 from engine.model.native.panels import PackedWeights
@@ -75,6 +75,29 @@ def test_a_product_with_groups_is_that_of_the_files_numbers(rows, columns, width
     assert float(error.max()) < 1e-4  # bfloat16 would leave ten times it
 
 
+@pytest.mark.parametrize(("columns", "width"), [(64, 96), (39, 32), (576, 1536)])
+@pytest.mark.parametrize("rows", [1, 2, 5, 8, 9, 12, 23])
+def test_a_product_in_bytes_is_near_that_of_the_files_numbers(rows, columns, width):
+    ((groups, exact),) = grouped(columns, width, 4)
+    given = torch.randn((rows, width), generator=torch.Generator().manual_seed(rows))
+
+    product = groups.product(given, row_bits=8).double()
+
+    expected = given.double() @ exact.T
+    error = (product - expected).norm(dim=1) / expected.norm(dim=1)
+    assert float(error.max()) < 2e-2
+
+
+def test_the_largest_digits_of_a_group_are_added_up_in_bytes():
+    ((groups, exact),) = grouped(64, 64, 4)
+    given = torch.full((3, 64), 127.0)
+    given[1] = -127.0
+
+    for row_bits in (8, 16):
+        product = groups.product(given, row_bits).double()
+        torch.testing.assert_close(product, given.double() @ exact.T, atol=0.02, rtol=1e-5)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_groups_of_two_weights_lie_in_turn_as_their_panels_do(bits):
     given = torch.randn((3, 96), generator=torch.Generator().manual_seed(1))
@@ -85,14 +108,14 @@ def test_groups_of_two_weights_lie_in_turn_as_their_panels_do(bits):
         )
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_rows_of_any_size_are_kept_and_what_is_no_number_stays_none(bits):
+@pytest.mark.parametrize(("bits", "row_bits"), [(4, 16), (8, 16), (4, 8)])
+def test_rows_of_any_size_are_kept_and_what_is_no_number_stays_none(bits, row_bits):
     ((groups, exact),) = grouped(64, 64, bits)
     given = torch.zeros((5, 64))
     given[1], given[2, 40], given[3, 7] = 1e30, float("nan"), float("inf")
     given[4] = 1e-20
 
-    product = groups.product(given)
+    product = groups.product(given, row_bits)
 
     assert bool((product[0] == 0).all())
     assert bool(product[2:4].isnan().all())
@@ -102,8 +125,9 @@ def test_rows_of_any_size_are_kept_and_what_is_no_number_stays_none(bits):
         assert float(error) < 1e-4
 
 
-def test_06_few_rows_are_the_same_bits_in_any_company_and_on_any_threads():
+def test_06_few_rows_and_many_are_the_same_bits_in_any_company_and_on_any_threads():
     loaded = loaded_model("bfloat16", "native")
+    few = library(model_cache()).few_rows
     ids = encode(loaded, TEXT)
     passes = []
     for threads in (1, 3):
@@ -118,10 +142,10 @@ def test_06_few_rows_are_the_same_bits_in_any_company_and_on_any_threads():
             for at in range(count)
         ]
 
-    for run in runs_of(0, 4, FEW_ROWS):
+    for run in runs_of(0, 4, few):
         for one in (alone, together):
             one.logits([run], [])
-    for tokens, count in ((4, 3), (1, FEW_ROWS), (2, 5)):
+    for tokens, count in ((4, 3), (1, few), (2, 5), (few + 1, 2)):
         runs = runs_of(4, tokens, count)
         ends = [(at + 1) * tokens - 1 for at in range(count)]
         apart = [alone.logits([run], [tokens - 1]) for run in runs]
@@ -243,7 +267,7 @@ def model() -> LlamaForCausalLM:
 
 def test_a_file_in_q4_0_serves_with_its_own_numbers(tmp_path, model):
     reader = quantised(tmp_path / "file.gguf", model, {})
-    ids = torch.tensor([encode(loaded_model(), TEXT)[:FEW_ROWS]])
+    ids = torch.tensor([encode(loaded_model(), TEXT)[:12]])
     with torch.inference_mode():
         expected = model(input_ids=ids).logits[0]
 
@@ -253,7 +277,7 @@ def test_a_file_in_q4_0_serves_with_its_own_numbers(tmp_path, model):
     shape = KVShape(layers=3, kv_heads=2, head_size=64, dtype_bytes=2)
     pool = Pool(shape, blocks=1, block_tokens=16, dtype=torch.bfloat16, device=torch.device("cpu"))
     run = run_of(ids[0].tolist(), 0, [0])
-    logits = decoder.over(pool, 1).logits([run], range(FEW_ROWS))
+    logits = decoder.over(pool, 1).logits([run], range(12))
 
     assert float((logits - expected).norm() / expected.norm()) < 5e-3
 

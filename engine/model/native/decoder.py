@@ -2,7 +2,8 @@
 
 Owns which models that fits and their weights in panels, held once: the stock modules, which stay
 as the reference, multiply with the same panels. Where the model's file has its weights in groups,
-those may be held as well, for products of few rows. It refuses to know plans and sampling.
+those may be held as well, for products of few rows, and of many in bytes. It refuses to know plans
+and sampling.
 """
 
 from collections.abc import Mapping
@@ -27,9 +28,6 @@ from engine.model.pool import Pool
 
 # Plain pre-norm decoders: RMS norms, rotary positions, grouped heads, a SiLU-gated MLP.
 _FAMILY = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
-
-FEW_ROWS = 12
-"""Up to so many rows groups are faster: reading is what takes time. Above it is multiplying."""
 
 _FUSED = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -76,6 +74,7 @@ class Decoder:
             "embedding": packed_head.room.data_ptr() if is_tied else embedding.data_ptr(),
             "embedding_is_packed": is_tied,
             "few_rows": 0,
+            "in_bytes": False,
             "frequencies": self._keep(rotary.inv_freq),
             "layer_count": len(self._layers),
             "width": config.hidden_size,
@@ -92,7 +91,7 @@ class Decoder:
             self._kept.append(embedding)
 
     def take_groups(self, blocks: Mapping[str, torch.Tensor]) -> None:
-        """Multiply few rows with groups, by the names of the model's weights.
+        """Multiply few rows with groups, and many where that is faster; by the weights' names.
 
         Raises `NoGroups`, and changes nothing, where they are not those of all weights.
         """
@@ -109,7 +108,16 @@ class Decoder:
         for fields, groups in taken:
             fields.groups, fields.bits = groups.groups, groups.bits
         self._grouped = grouped
-        self._fields["few_rows"] = FEW_ROWS
+        self._fields["few_rows"] = self.library.few_rows
+        self._fields["in_bytes"] = self.library.prefers_bytes and all(
+            layer[part].bits == 4 for layer in self._layers for part in _FUSED
+        )
+
+    @property
+    def words_of_groups(self) -> str:
+        """What of a step is multiplied with them."""
+        few = f"up to {self._fields['few_rows']} tokens at a time"
+        return f"{few}, and more of them in 8 bits" if self._fields["in_bytes"] else few
 
     def over(self, pool: Pool, threads: int) -> Passes:
         """What runs steps over the KV of one pool."""

@@ -1,8 +1,8 @@
 // One step through all layers of a decoder of the Llama family.
 //
 // Owns the order of stages and what lies between them. The residual is float; what is multiplied
-// is in the model's own format, or in the groups of its file where rows are few. In the last layer
-// only rows that draw go on behind the KV.
+// is in the model's own format, or in the groups of its file: where rows are few, and where many
+// are multiplied faster as bytes. In the last layer only rows that draw go on behind the KV.
 #pragma once
 
 #include "grouped.h"
@@ -11,7 +11,8 @@
 namespace keepwarm {
 
 // What Python fills in; engine/model/native/library.py has the same fields in the same order.
-// `groups` are panels of that many bits, for up to `few_rows` rows.
+// `groups` are panels of that many bits, for up to `few_rows` rows; and for more, with `in_bytes`,
+// which asks for four bits of all layers.
 struct Weight {
     const void* panels;
     const void* groups;
@@ -36,7 +37,7 @@ struct Model {
     const void* embedding;
     const float* frequencies;
     int64_t layer_count, width, inner, heads, kv_heads, head_size, vocabulary, block_tokens;
-    int64_t embedding_is_packed, few_rows;
+    int64_t embedding_is_packed, few_rows, in_bytes;
     float epsilon, scaling, rotary_scaling;
 };
 
@@ -47,31 +48,43 @@ struct Step {
     int64_t draws;
 };
 
-// Rows that are about to be multiplied, in the model's format or, where they are few, in groups.
+// What rows are multiplied as: the model's format, or digits of groups.
+enum class Form { PLAIN, SHORTS, BYTES };
+
+// Rows that are about to be multiplied, in one of these.
 template <class T>
 class Factors {
   public:
-    void open(long rows, long width, bool are_few) {
+    void open(long rows, long width, Form form) {
         width_ = width;
-        plain_ = are_few ? nullptr : plain_store_.at_least(rows * width);
-        groups_ = are_few ? group_store_.at_least(rows * width / GROUP) : nullptr;
+        form_ = form;
+        const long groups = rows * width / GROUP;
+        if (form == Form::PLAIN) plain_ = plain_store_.at_least(rows * width);
+        if (form == Form::SHORTS) shorts_ = short_store_.at_least(groups);
+        if (form == Form::BYTES) bytes_ = byte_store_.at_least(groups);
     }
     // A row's numbers of the group that begins at `column`.
     void put(long row, long column, const Floats (&numbers)[GROUP_VECTORS]) {
-        if (groups_) return regroup(numbers, groups_ + (row * width_ + column) / GROUP);
-        for (long v = 0; v < GROUP_VECTORS; v++)
-            store_as(plain_ + row * width_ + column + v * LANES, numbers[v]);
+        const long at = row * width_ + column;
+        if (form_ == Form::SHORTS) return regroup(numbers, shorts_ + at / GROUP);
+        if (form_ == Form::BYTES) return regroup(numbers, bytes_ + at / GROUP);
+        for (long v = 0; v < GROUP_VECTORS; v++) store_as(plain_ + at + v * LANES, numbers[v]);
     }
+    Form form() const { return form_; }
     T* plain() const { return plain_; }
-    const RowGroup* groups() const { return groups_; }
+    const RowGroup<Short>* shorts() const { return shorts_; }
+    const RowGroup<Byte>* bytes() const { return bytes_; }
     long width() const { return width_; }
 
   private:
     long width_ = 0;
+    Form form_ = Form::PLAIN;
     T* plain_ = nullptr;
-    RowGroup* groups_ = nullptr;
+    RowGroup<Short>* shorts_ = nullptr;
+    RowGroup<Byte>* bytes_ = nullptr;
     Grown<T> plain_store_;
-    Grown<RowGroup> group_store_;
+    Grown<RowGroup<Short>> short_store_;
+    Grown<RowGroup<Byte>> byte_store_;
 };
 
 template <class T>
@@ -92,7 +105,9 @@ class Forward {
         for (long at = 0; at < model_.layer_count; at++) layer(step, at);
         const long draws = step.draws;
         if (draws == 0) return;
-        normalise(draws, model_.norm);
+        // Nothing is rounded to bytes that is drawn from.
+        const bool in_groups = form(draws) != Form::PLAIN;
+        normalise(draws, model_.norm, in_groups ? Form::SHORTS : Form::PLAIN);
         const long vocabulary = model_.vocabulary;
         multiply<1>(input_, model_.head, draws, vocabulary,
                     [&](long row, long column, const Floats(&sums)[2]) {
@@ -131,21 +146,26 @@ class Forward {
                 emit(row, item * WIDE, sums);
             };
             const long panel = item * PANELS;
-            if (!from.groups())
+            const auto* grouped = (const char*)weight.groups;
+            if (from.form() == Form::PLAIN)
                 product<T, PANELS>(from.plain(), rows, width,
                                    (const T*)weight.panels + panel * PANEL * width, emit_item);
+            else if (from.form() == Form::BYTES)
+                group_product<4, PANELS>(from.bytes(), rows, width,
+                                         grouped + panel * groups * GROUP_BYTES<4>, emit_item);
             else if (weight.bits == 4)
-                few_product<4, PANELS>(
-                    from.groups(), rows, width,
-                    (const char*)weight.groups + panel * groups * GROUP_BYTES<4>, emit_item);
+                group_product<4, PANELS>(from.shorts(), rows, width,
+                                         grouped + panel * groups * GROUP_BYTES<4>, emit_item);
             else
-                few_product<8, PANELS>(
-                    from.groups(), rows, width,
-                    (const char*)weight.groups + panel * groups * GROUP_BYTES<8>, emit_item);
+                group_product<8, PANELS>(from.shorts(), rows, width,
+                                         grouped + panel * groups * GROUP_BYTES<8>, emit_item);
         });
     }
 
-    bool are_few(long rows) const { return rows <= model_.few_rows; }
+    Form form(long rows) const {
+        if (rows <= model_.few_rows) return Form::SHORTS;
+        return model_.in_bytes ? Form::BYTES : Form::PLAIN;
+    }
 
     // ------------------------------------------------------------ stages
 
@@ -169,8 +189,8 @@ class Forward {
         }
     }
 
-    void normalise(long rows, const float* weight) {
-        input_.open(rows, model_.width, are_few(rows));
+    void normalise(long rows, const float* weight, Form form) {
+        input_.open(rows, model_.width, form);
         share_rows(rows, [&](long row) { normalise_row(row, weight); });
     }
 
@@ -199,7 +219,7 @@ class Forward {
         const Layer& layer = model_.layers[at];
         const bool is_last = at == model_.layer_count - 1;
         const long rows = step.runs.rows(), left = is_last ? step.draws : rows;
-        normalise(rows, layer.attention_norm);
+        normalise(rows, layer.attention_norm, form(rows));
         multiply<1>(input_, layer.qkv, rows, qkv_width(),
                     [&](long row, long column, const Floats(&sums)[2]) {
                         float* to = products_ + row * qkv_width() + column;
@@ -213,8 +233,8 @@ class Forward {
             add(row, column, sums);
         };
         multiply<1>(mixed_, layer.output, left, model_.width, add_item);
-        normalise(left, layer.mlp_norm);
-        inner_.open(left, model_.inner, are_few(left));
+        normalise(left, layer.mlp_norm, form(left));
+        inner_.open(left, model_.inner, form(left));
         // Panels of both stand in turn: as many of each as a group has columns.
         constexpr long TURNS = GROUP / PANEL;
         multiply<2 * TURNS>(input_, layer.gate_up, left, 2 * model_.inner,
@@ -231,8 +251,9 @@ class Forward {
 
     void attend(const Layer& layer, long rows, Reads reads) {
         const T *keys = (const T*)layer.keys, *values = (const T*)layer.values;
-        mixed_.open(rows, query_width(), are_few(rows));
-        if (!mixed_.groups()) return attention_.run(keys, values, queries_, mixed_.plain(), reads);
+        mixed_.open(rows, query_width(), form(rows));
+        if (mixed_.form() == Form::PLAIN)
+            return attention_.run(keys, values, queries_, mixed_.plain(), reads);
         T* plain = plain_store_.at_least(rows * query_width());
         attention_.run(keys, values, queries_, plain, reads);
         share_rows(rows, [&](long row) {

@@ -1,9 +1,12 @@
-// Products of few rows with weights as a quantised file has them: in groups, of four or eight bits.
+// Products with weights as a quantised file has them: in groups, of four or eight bits.
 //
 // Few rows wait for memory, and groups are a third of the bytes. A weight is `scale * digit + least`
 // (four bits, as Q4_1 has them) or `scale * digit` (eight bits, as Q8_0 has them) with the file's own
 // halves, so none is rounded. Rows are rounded to sixteen bits of the largest number in each group,
 // which is finer than bfloat16, and products of digits are added up as integers: exactly.
+//
+// Many rows wait for products. Where a processor has none of bfloat16, they may be rounded to eight
+// bits instead, whose products with weights of four take two thirds of the time of floats.
 //
 // A panel is those of linear.h, group after group: digits, scales, and what four bits are counted from.
 #pragma once
@@ -14,8 +17,9 @@ namespace keepwarm {
 
 constexpr long GROUP = 32;          // weights of a column that share a scale
 constexpr long GROUP_VECTORS = GROUP / LANES;
-// Rows of a tile: with sums of a group beside them, all registers.
-constexpr long FEW_TILE = HAS_MANY_REGISTERS ? 8 : 4;
+// With AVX-512 there are mostly products of bfloat16. Without, floats are what many rows are slow in.
+constexpr bool PREFERS_BYTES = !HAS_MANY_REGISTERS;
+constexpr long FEW_ROWS = HAS_MANY_REGISTERS ? 12 : 32;  // above, shorts are slower than what follows
 constexpr long BYTES_AHEAD = 5120;  // between what is fetched and what is multiplied
 
 template <long BITS>
@@ -25,26 +29,51 @@ constexpr long GROUP_BYTES = PANEL * (4 * GROUP_WORDS<BITS> + (BITS == 4 ? 4 : 2
 template <long BITS>
 constexpr long BLOCK_BYTES = GROUP * BITS / 8 + (BITS == 4 ? 4 : 2);  // of a column, in the file
 
-// 32 numbers of a row: `scale` times sixteen bits each. `total` is their sum, as rounded as they.
+// 32 numbers of a row: `scale` times digits. `total` is their sum, as rounded as they.
+template <class Digit>
 struct RowGroup {
-    int16_t digits[GROUP];
+    Digit digits[GROUP];
     float scale, total;
 };
+using Short = int16_t;
+using Byte = int8_t;
+
+// Rows of a tile: with sums of a group beside them, all registers; of bytes one more is faster.
+template <class Digit>
+constexpr long GROUP_TILE = HAS_MANY_REGISTERS ? 8 : sizeof(Digit) == 2 ? 4 : 5;
+
+template <class Digit>
+constexpr float MOST_DIGIT = sizeof(Digit) == 2 ? 32767.0f : 127.0f;
+
+inline void store_digits(Short* to, Ints digits) {
+    using Digits = Short __attribute__((vector_size(2 * LANES)));
+    store(to, __builtin_convertvector(digits, Digits));
+}
+// Each eight in the order in which `four_digits` finds them in a word.
+inline void store_digits(Byte* to, Ints digits) {
+    using Digits = Byte __attribute__((vector_size(LANES)));
+#ifdef __AVX512F__
+    digits = __builtin_shufflevector(digits, digits, 0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+#else
+    digits = __builtin_shufflevector(digits, digits, 0, 4, 1, 5, 2, 6, 3, 7);
+#endif
+    store(to, __builtin_convertvector(digits, Digits));
+}
 
 // What is no number, or infinite, makes `scale` none, and with it every product.
-inline void regroup(const Floats (&numbers)[GROUP_VECTORS], RowGroup* to) {
+template <class Digit>
+inline void regroup(const Floats (&numbers)[GROUP_VECTORS], RowGroup<Digit>* to) {
     constexpr float ROUNDING = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer
-    using Digits = int16_t __attribute__((vector_size(2 * LANES)));
     Floats high{}, total{};
     for (const Floats& some : numbers) high = largest(high, some < 0 ? -some : some);
     const float most = largest(high);
-    const float inverse = most > 1e-30f ? 32767.0f / most : 0.0f;
+    const float inverse = most > 1e-30f ? MOST_DIGIT<Digit> / most : 0.0f;
     for (long v = 0; v < GROUP_VECTORS; v++) {
         const Floats shifted = numbers[v] * inverse + ROUNDING;
         total += shifted - ROUNDING;
-        store(to->digits + v * LANES, __builtin_convertvector((Ints)shifted, Digits));
+        store_digits(to->digits + v * LANES, (Ints)shifted);
     }
-    to->scale = most / 32767.0f + sum(total) * 0.0f;
+    to->scale = most / MOST_DIGIT<Digit> + sum(total) * 0.0f;
     to->total = sum(total) * to->scale;
 }
 
@@ -67,6 +96,18 @@ inline Units two_digits(Units words, long i) {
     return (Units)((i ? (Shorts)words : (Shorts)words << 8) >> 8);
 }
 
+// Products of four neighbouring bytes, two added up in each short: eight of them fit, for digits of
+// four bits, of which `a` has no sign. `four_digits` are the first four of each word's eight, or the others.
+inline Shorts mac_bytes(Shorts sum, Units a, Units b) {
+#ifdef __AVX512F__
+    return sum + (Shorts)_mm512_maddubs_epi16((__m512i)a, (__m512i)b);
+#else
+    return sum + (Shorts)_mm256_maddubs_epi16((__m256i)a, (__m256i)b);
+#endif
+}
+
+inline Units four_digits(Units words, long half) { return (words >> uint32_t(4 * half)) & 0x0f0f0f0fu; }
+
 inline Floats from_halves(const void* from) {
 #ifdef __AVX512F__
     return (Floats)_mm512_cvtph_ps((__m256i)load<Halves>(from));
@@ -75,10 +116,56 @@ inline Floats from_halves(const void* from) {
 #endif
 }
 
-// sums[r][v]: row r, of `groups` groups, times the panel's columns.
+// parts[r][v]: the digits of row r, of `groups` groups, times those of a group of the panel's columns.
 template <long BITS, long ROWS>
-inline void few_tile(const RowGroup* rows, long groups, const char* panel, Floats (*sums)[2]) {
+inline void multiply_digits(const RowGroup<Short>* rows, long groups, const char* panel,
+                            Ints (&parts)[ROWS][2]) {
     constexpr long WORDS = GROUP_WORDS<BITS>, TWOS = GROUP / 2 / WORDS;
+#pragma GCC unroll 8
+    for (long w = 0; w < WORDS; w++) {
+        const char* at = panel + w * 2 * sizeof(Units);
+        const Units words[2] = {load<Units>(at), load<Units>(at + sizeof(Units))};
+#pragma GCC unroll 4
+        for (long i = 0; i < TWOS; i++) {
+            const Units columns[2] = {two_digits<BITS>(words[0], i), two_digits<BITS>(words[1], i)};
+#pragma GCC unroll 8
+            for (long r = 0; r < ROWS; r++) {
+                const Short* digits = rows[r * groups].digits;
+                const Units row = splat(unit_at(digits + 2 * (w * TWOS + i)));
+                for (long v = 0; v < 2; v++) parts[r][v] = mac_shorts(parts[r][v], columns[v], row);
+            }
+        }
+    }
+}
+
+template <long BITS, long ROWS>
+inline void multiply_digits(const RowGroup<Byte>* rows, long groups, const char* panel,
+                            Ints (&parts)[ROWS][2]) {
+    static_assert(BITS == 4);
+    Shorts pairs[ROWS][2] = {};
+#pragma GCC unroll 4
+    for (long w = 0; w < GROUP_WORDS<BITS>; w++) {
+        const char* at = panel + w * 2 * sizeof(Units);
+        const Units words[2] = {load<Units>(at), load<Units>(at + sizeof(Units))};
+#pragma GCC unroll 2
+        for (long half = 0; half < 2; half++) {
+            const Units columns[2] = {four_digits(words[0], half), four_digits(words[1], half)};
+#pragma GCC unroll 8
+            for (long r = 0; r < ROWS; r++) {
+                const Units row = splat(unit_at(rows[r * groups].digits + 8 * w + 4 * half));
+                for (long v = 0; v < 2; v++) pairs[r][v] = mac_bytes(pairs[r][v], columns[v], row);
+            }
+        }
+    }
+    const Units ones = splat(0x00010001u);
+    for (long r = 0; r < ROWS; r++)
+        for (long v = 0; v < 2; v++) parts[r][v] = mac_shorts(Ints{}, (Units)pairs[r][v], ones);
+}
+
+// sums[r][v]: row r, of `groups` groups, times the panel's columns.
+template <long BITS, long ROWS, class Digit>
+inline void group_tile(const RowGroup<Digit>* rows, long groups, const char* panel,
+                       Floats (*sums)[2]) {
     Floats held[ROWS][2] = {};
     for (long g = 0; g < groups; g++, panel += GROUP_BYTES<BITS>) {
         // One row or two wait for memory only, and the core looks ahead enough by itself.
@@ -86,31 +173,15 @@ inline void few_tile(const RowGroup* rows, long groups, const char* panel, Float
             for (long line = 0; line < GROUP_BYTES<BITS>; line += LINE)
                 __builtin_prefetch(panel + BYTES_AHEAD + line, 0, 2);
         Ints parts[ROWS][2] = {};
-#pragma GCC unroll 8
-        for (long w = 0; w < WORDS; w++) {
-            const char* at = panel + w * 2 * sizeof(Units);
-            const Units words[2] = {load<Units>(at), load<Units>(at + sizeof(Units))};
-#pragma GCC unroll 4
-            for (long i = 0; i < TWOS; i++) {
-                const Units columns[2] = {two_digits<BITS>(words[0], i),
-                                          two_digits<BITS>(words[1], i)};
-#pragma GCC unroll 8
-                for (long r = 0; r < ROWS; r++) {
-                    const int16_t* digits = rows[r * groups + g].digits;
-                    const Units row = splat(unit_at(digits + 2 * (w * TWOS + i)));
-                    for (long v = 0; v < 2; v++)
-                        parts[r][v] = mac_shorts(parts[r][v], columns[v], row);
-                }
-            }
-        }
-        const char* tail = panel + WORDS * 2 * sizeof(Units);
+        multiply_digits<BITS, ROWS>(rows + g, groups, panel, parts);
+        const char* tail = panel + GROUP_WORDS<BITS> * 2 * sizeof(Units);
         for (long v = 0; v < 2; v++) {
             const Floats scale = from_halves(tail + v * sizeof(Halves));
             Floats least{};
             if (BITS == 4) least = from_halves(tail + (2 + v) * sizeof(Halves));
 #pragma GCC unroll 8
             for (long r = 0; r < ROWS; r++) {
-                const RowGroup& row = rows[r * groups + g];
+                const RowGroup<Digit>& row = rows[r * groups + g];
                 held[r][v] += __builtin_convertvector(parts[r][v], Floats) * (scale * row.scale);
                 if (BITS == 4) held[r][v] += least * row.total;
             }
@@ -120,14 +191,15 @@ inline void few_tile(const RowGroup* rows, long groups, const char* panel, Float
         for (long v = 0; v < 2; v++) sums[r][v] = held[r][v];
 }
 
-// `few_tile` for up to FEW_TILE rows.
-template <long BITS>
-void some_few(long rows, const RowGroup* from, long groups, const char* panel, Floats (*sums)[2]) {
+// `group_tile` for up to GROUP_TILE rows.
+template <long BITS, class Digit>
+void some_groups(long rows, const RowGroup<Digit>* from, long groups, const char* panel,
+                 Floats (*sums)[2]) {
     switch (rows) {
-#define KEEPWARM_ROWS(n)             \
-    case n:                          \
-        if constexpr (n <= FEW_TILE) \
-            return few_tile<BITS, n>(from, groups, panel, sums)
+#define KEEPWARM_ROWS(n)                      \
+    case n:                                   \
+        if constexpr (n <= GROUP_TILE<Digit>) \
+            return group_tile<BITS, n>(from, groups, panel, sums)
         KEEPWARM_ROWS(1);
         KEEPWARM_ROWS(2);
         KEEPWARM_ROWS(3);
@@ -141,16 +213,17 @@ void some_few(long rows, const RowGroup* from, long groups, const char* panel, F
 }
 
 // As `product` of linear.h: PANELS neighbouring panels, `emit(row, sums)` for each row.
-template <long BITS, long PANELS, class Emit>
-inline void few_product(const RowGroup* rows, long count, long width, const char* panels,
-                        const Emit& emit) {
-    const long groups = width / GROUP, tiles = (count + FEW_TILE - 1) / FEW_TILE;
+template <long BITS, long PANELS, class Digit, class Emit>
+inline void group_product(const RowGroup<Digit>* rows, long count, long width, const char* panels,
+                          const Emit& emit) {
+    constexpr long TILE = GROUP_TILE<Digit>;
+    const long groups = width / GROUP, tiles = (count + TILE - 1) / TILE;
     for (long t = 0; t < tiles; t++) {
         const long start = count * t / tiles, end = count * (t + 1) / tiles;
-        Floats sums[PANELS][FEW_TILE][2];
+        Floats sums[PANELS][TILE][2];
         for (long p = 0; p < PANELS; p++)
-            some_few<BITS>(end - start, rows + start * groups, groups,
-                           panels + p * groups * GROUP_BYTES<BITS>, sums[p]);
+            some_groups<BITS>(end - start, rows + start * groups, groups,
+                              panels + p * groups * GROUP_BYTES<BITS>, sums[p]);
         for (long r = start; r < end; r++) {
             Floats row[2 * PANELS];
             for (long p = 0; p < PANELS; p++)

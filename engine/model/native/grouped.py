@@ -74,8 +74,11 @@ class Groups:
             blocks.data_ptr(), self._room.data_ptr(), self._bits, *self._sizes
         )
 
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        """What float32 rows [count, width] come to: times the weight transposed, float32."""
+    def product(self, rows: torch.Tensor, row_bits: int = 16) -> torch.Tensor:
+        """What float32 rows [count, width] come to: times the weight transposed, float32.
+
+        `row_bits`: what rows are rounded to; 8 is for groups of 4 bits.
+        """
         columns, width, step = self._sizes
         rows = rows.contiguous()
         out = torch.empty((len(rows), columns))
@@ -84,6 +87,7 @@ class Groups:
             self._room.data_ptr(),
             out.data_ptr(),
             self._bits,
+            row_bits,
             len(rows),
             width,
             columns,

@@ -41,10 +41,10 @@ void linear(const T* rows, const T* panels, T* out, long count, long width, long
                       });
 }
 
-template <long BITS>
+template <long BITS, class Digit>
 void linear_groups(const float* rows, const char* panels, float* out, long count, long width,
                    long columns, long step) {
-    std::vector<RowGroup> groups(count * width / GROUP);
+    std::vector<RowGroup<Digit>> groups(count * width / GROUP);
     for (size_t g = 0; g < groups.size(); g++) {
         Floats numbers[GROUP_VECTORS];
         for (long v = 0; v < GROUP_VECTORS; v++)
@@ -52,7 +52,7 @@ void linear_groups(const float* rows, const char* panels, float* out, long count
         regroup(numbers, &groups[g]);
     }
     for (long panel = 0; panel * PANEL < columns; panel++)
-        few_product<BITS, 1>(groups.data(), count, width,
+        group_product<BITS, 1>(groups.data(), count, width,
                              panels + panel * step * width / GROUP * GROUP_BYTES<BITS>,
                              [&](long row, const Floats(&sums)[2]) {
                                  const long left = std::min(columns - panel * PANEL, PANEL);
@@ -67,6 +67,12 @@ extern "C" {
 
 // Columns of a packed weight that lie together.
 int64_t keepwarm_panel() { return PANEL; }
+
+// Up to so many rows groups are faster, with rows of sixteen bits.
+int64_t keepwarm_few_rows() { return FEW_ROWS; }
+
+// Whether more rows are multiplied faster in bytes, with groups of four bits.
+int64_t keepwarm_prefers_bytes() { return PREFERS_BYTES; }
 
 // `element_bytes` is 4 for float and 2 for bfloat16, here and below. The model is copied; what it
 // points at must stay. What is opened serves one thread at a time.
@@ -138,13 +144,17 @@ void keepwarm_pack_groups(const void* blocks, void* panels, int64_t bits, int64_
         pack_groups<8>((const uint8_t*)blocks, columns, width, (char*)panels, step);
 }
 
-// As `keepwarm_linear`, of floats and with groups.
-void keepwarm_linear_groups(const void* rows, const void* panels, void* out, int64_t bits,
-                            int64_t count, int64_t width, int64_t columns, int64_t step) {
-    if (bits == 4)
-        linear_groups<4>((const float*)rows, (const char*)panels, (float*)out, count, width, columns, step);
+// As `keepwarm_linear`, of floats, which are rounded to `row_bits`: to sixteen or, with groups of
+// four bits, to eight.
+void keepwarm_linear_groups(const float* rows, const char* panels, float* out, int64_t bits,
+                            int64_t row_bits, int64_t count, int64_t width, int64_t columns,
+                            int64_t step) {
+    if (bits == 8)
+        linear_groups<8, Short>(rows, panels, out, count, width, columns, step);
+    else if (row_bits == 16)
+        linear_groups<4, Short>(rows, panels, out, count, width, columns, step);
     else
-        linear_groups<8>((const float*)rows, (const char*)panels, (float*)out, count, width, columns, step);
+        linear_groups<4, Byte>(rows, panels, out, count, width, columns, step);
 }
 
 }  // extern "C"

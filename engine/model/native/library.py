@@ -72,7 +72,7 @@ class ModelFields(ctypes.Structure):
             (name, ctypes.c_int64)
             for name in (
                 *("layer_count", "width", "inner", "heads", "kv_heads", "head_size"),
-                *("vocabulary", "block_tokens", "embedding_is_packed", "few_rows"),
+                *("vocabulary", "block_tokens", "embedding_is_packed", "few_rows", "in_bytes"),
             )
         ),
         *((name, ctypes.c_float) for name in ("epsilon", "scaling", "rotary_scaling")),
@@ -115,6 +115,10 @@ class Library:
 
         self.panel = function("keepwarm_panel", result=integer)()
         """Columns of a packed weight that lie together."""
+        self.few_rows = function("keepwarm_few_rows", result=integer)()
+        """Up to so many rows groups are faster, with rows of sixteen bits."""
+        self.prefers_bytes = bool(function("keepwarm_prefers_bytes", result=integer)())
+        """Whether more rows are multiplied faster in bytes, with groups of four bits."""
         model = ctypes.POINTER(ModelFields)
         self.open = function("keepwarm_open", model, integer, integer, result=pointer)
         self.run = function("keepwarm_run", pointer, ctypes.POINTER(StepFields))
@@ -126,7 +130,7 @@ class Library:
         self.pack = function("keepwarm_pack", pointer, pointer, *[integer] * 4)
         self.linear = function("keepwarm_linear", pointer, pointer, pointer, *[integer] * 5)
         self.pack_groups = function("keepwarm_pack_groups", pointer, pointer, *[integer] * 4)
-        self.linear_groups = function("keepwarm_linear_groups", *[pointer] * 3, *[integer] * 5)
+        self.linear_groups = function("keepwarm_linear_groups", *[pointer] * 3, *[integer] * 6)
 
 
 @functools.cache

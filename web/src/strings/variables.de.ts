@@ -31,7 +31,7 @@ const words: Record<Variable, string> = {
   KEEPWARM_TENSOR_PARALLEL:
     "GPUs dieser Maschine, die sich das Modell teilen, jede mit einem Teil der Köpfe jeder Schicht und des KV jeder Unterhaltung; KEEPWARM_KV_MEMORY ist dann, was jede gibt.",
   KEEPWARM_WEIGHTS:
-    "Womit Schritte mit wenigen Token rechnen: file, die Gruppen von 4 und 8 Bit genau wie in der GGUF-Datei; dtype, Gewichte, die darauf gerundet sind; oder auto, die der Datei, wo native Kernel rechnen und nicht float32 verlangt ist. Längere Schritte runden immer.",
+    "Womit Schritte mit wenigen Token rechnen: file, die Gruppen von 4 und 8 Bit genau wie in der GGUF-Datei; dtype, Gewichte, die darauf gerundet sind; oder auto, die der Datei, wo native Kernel rechnen und nicht float32 verlangt ist. Längere Schritte runden: diese Gewichte auf bfloat16 oder, auf einem Prozessor ohne AVX-512, was mit ihnen multipliziert wird, auf 8 Bit.",
   KEEPWARM_PREFIX_INDEX:
     "Wie bekannte Anfänge gefunden werden: radix, ein Baum aus Läufen, oder hashed, eine Tabelle von Blöcken. Beide finden dasselbe.",
   KEEPWARM_RETENTION:
