@@ -14,7 +14,9 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Coroutine
+from typing import NoReturn
 
 import msgspec
 import zmq
@@ -156,7 +158,10 @@ async def serve(config_json: str, address: str) -> int:
             await socket.send(wire.pack(wire.Unready(failure=wire.failure_of(error))))
             return 2
         await socket.send(wire.pack(wire.Ready(card=await engine.info())))
-        await Server(engine, socket, closing).run()
+        try:
+            await Server(engine, socket, closing).run()
+        except Exception:  # noqa: BLE001  whatever it is, the parent is to know at once
+            _end_at_once()
     return 0
 
 
@@ -194,6 +199,17 @@ def _heed(closing: asyncio.Event) -> None:
         os._exit(1)
 
     threading.Thread(target=outlive_nobody, name="parent", daemon=True).start()
+
+
+def _end_at_once() -> NoReturn:
+    """With the error's words, and in no order: to end in order a thread is started and waited for.
+
+    Where memory is short it dies before it can say that it runs, and the wait has no end.
+    """
+    try:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
 def _die_with_parent() -> None:

@@ -33,6 +33,11 @@ CARE = Care(heartbeat_s=0.2, hung_s=8.0, backoff_s=0.0)
 """A step takes no longer than that to be hung, on the busiest machine."""
 SEEDED = Sampling(temperature=1.1, top_p=0.95, repetition_penalty=1.1, seed=7)
 
+UNKEPT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
+"""Whoever wants much memory asks the system for it, every time: malloc keeps little that was given back."""
+LITTLE_BYTES = 1 << 20
+"""Less than an engine has already: it is given no more."""
+
 PARENT = """
 import asyncio
 from tests.kit.engines import a_config
@@ -243,6 +248,24 @@ async def test_an_answer_that_gets_on_outlives_any_number_of_engines():
 
     assert outcome.token_ids == undisturbed.token_ids
     assert restarts == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are Linux's")
+async def test_13_an_engine_without_memory_ends_at_once_and_the_answer_goes_on(monkeypatch, caplog):
+    for name, value in UNKEPT.items():
+        monkeypatch.setenv(name, value)
+    # Native kernels have all that they need from the start.
+    async with open_remote(a_config(kernels="torch")) as engine:
+        job = a_job(await first_prompt(engine, "word " * 900))
+        process_of(engine).rlimit(psutil.RLIMIT_DATA, (LITTLE_BYTES, LITTLE_BYTES))
+
+        outcome = await play(engine, job)
+        undisturbed = await play(engine, job)
+        restarts = (await engine.stats()).restarts
+
+    assert restarts == 1
+    assert outcome.token_ids == undisturbed.token_ids
+    assert "ended with status" in caplog.text
 
 
 def shortened(job: Job, *, tokens: int) -> Job:
