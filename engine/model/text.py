@@ -27,9 +27,10 @@ class Vocabulary:
     """Plain text and single tokens of one tokenizer. Reads only; safe to share between threads."""
 
     def __init__(self, tokenizer: LoadedTokenizer) -> None:
-        self.whole = _untruncated(tokenizer)
+        """The tokenizer's own backend serves on, and no longer cuts, fills up or remembers a text."""
+        self.whole = _untruncated(tokenizer.backend_tokenizer)
         """Encodes special tokens that stand in a text as such: for a template's own text."""
-        self._plain = _untruncated(tokenizer)
+        self._plain = _untruncated(Tokenizer.from_str(self.whole.to_str()))
         self._plain.encode_special_tokens = True
         added = self.whole.get_added_tokens_decoder()
         self.specials = {i: token.content for i, token in added.items() if token.special}
@@ -222,9 +223,8 @@ def _overlap(text: str, stop: str) -> int:
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
-def _untruncated(tokenizer: LoadedTokenizer) -> Tokenizer:
-    """A copy of its own: how long a text may be is decided elsewhere, and never by cutting it."""
-    backend: Tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+def _untruncated(backend: Tokenizer) -> Tokenizer:
+    """How long a text may be is decided elsewhere, and never by cutting it."""
     backend.no_truncation()
     backend.no_padding()
     _remember_nothing(backend)
