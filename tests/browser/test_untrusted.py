@@ -22,12 +22,11 @@ from app.db.types import AccountRole
 from app.ids import new_user_id
 from app.routes import conversations
 from engine.api import Engine, JobClass, Limits
-from engine.local import LocalEngine
 from engine.model.grammar import Grammars
 from tests.browser.test_admin_page import PAGES
 from tests.browser.test_chat import ANSWER_MS, send, stored
 from tests.browser.test_settings import close, settings
-from tests.kit.engines import a_config
+from tests.kit.engines import a_config, opened
 from tests.kit.peers import engine_of
 from tests.kit.provider import RealProvider
 from tests.kit.serving import Serving, serving
@@ -115,8 +114,7 @@ def provider() -> Iterator[RealProvider]:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory, provider: RealProvider) -> Iterator[Serving]:
     async def open_engine() -> Engine:
-        config = a_config(checks=False, poison=False)
-        return await LocalEngine.open(config)
+        return await opened(a_config(checks=False, poison=False))
 
     folder: Path = tmp_path_factory.mktemp("untrusted")
     settings = provider.settings | {"oidc_name": "the House"}

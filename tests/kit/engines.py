@@ -85,13 +85,20 @@ def share_made(data_dir: Path) -> None:
 async def open_local(
     config: EngineConfig | None = None, **options: Any
 ) -> AsyncIterator["LocalEngine"]:
-    from engine.local import LocalEngine  # noqa: PLC0415
-
-    engine = await LocalEngine.open(config or a_config(), **options)
+    engine = await opened(config, **options)
     try:
         yield engine
     finally:
         await engine.aclose()
+
+
+async def opened(config: EngineConfig | None = None, **options: Any) -> "LocalEngine":
+    """A local engine, for who closes it."""
+    from engine.local import LocalEngine  # noqa: PLC0415
+    from tests.kit.loaded import keep_loaded  # noqa: PLC0415
+
+    keep_loaded()
+    return await LocalEngine.open(config or a_config(), **options)
 
 
 @contextlib.asynccontextmanager

@@ -27,6 +27,7 @@ import msgspec
 
 from engine import process
 from engine.config import EngineConfig
+from engine.errors import EngineError
 
 ROOT = Path(__file__).parents[2]
 LOADED = {
@@ -264,8 +265,21 @@ def load(program: Program) -> None:
     for name in LOADED[program.name]:
         importlib.import_module(name)
     if program.name == "app" and "serve" in program.words:
-        load(msgspec.structs.replace(program, name="engine"))
+        load(msgspec.structs.replace(program, name="engine", words=()))
+    if program.name == "engine" and program.words:
+        load_weights(program.words[0])
     gc.freeze()
+
+
+def load_weights(config_json: str) -> None:
+    """Have the weights that an engine asks for; what is wrong with its wishes it says itself."""
+    loaded = importlib.import_module("tests.kit.loaded")
+    loaded.keep_loaded()
+    with contextlib.suppress(EngineError, msgspec.MsgspecError):
+        config = msgspec.json.decode(
+            config_json, type=EngineConfig, dec_hook=lambda kind, text: kind(text)
+        )
+        loaded.load_to_be_forked(config)
 
 
 def become(program: Program, files: Sequence[int], address: bytes) -> NoReturn:

@@ -17,11 +17,12 @@ import torch
 
 from engine.api import JobId, Sampling
 from engine.config import EngineConfig
-from engine.model.load import LoadedModel, load
+from engine.model.load import LoadedModel
 from engine.model.pool import FP8
 from engine.model.runner import ModelRunner
 from engine.model.source import prepare
 from engine.step import BlockId, Copy, Draw, DrawnToken, Plan, Run, Wipe
+from tests.kit.loaded import load_once
 
 GREEDY = Sampling(temperature=0)
 
@@ -59,7 +60,7 @@ def loaded_model(
     dtype: str = "float32", kernels: str = "auto", weights: str = "auto"
 ) -> LoadedModel:
     """The default model; the first call on a machine converts it. Four are kept: each takes 1 GB."""
-    return load(model_config(dtype=dtype, kernels=kernels, weights=weights))
+    return load_once(model_config(dtype=dtype, kernels=kernels, weights=weights))
 
 
 def in_fp8(loaded: LoadedModel) -> LoadedModel:
@@ -174,8 +175,14 @@ class Line:
 
     def decode(self, hand: Hand, tokens: int) -> list[int]:
         """Draw `tokens` greedily, alone in the step; return them."""
-        for _ in range(tokens):
-            (token_id,) = hand.step(self.run())
-            assert token_id is not None
-            self.token_ids.append(token_id)
+        decode_together(hand, [self], tokens)
         return self.token_ids[-tokens:]
+
+
+def decode_together(hand: Hand, lines: Sequence[Line], tokens: int) -> None:
+    """Draw `tokens` greedily for each, all of them in every step."""
+    for _ in range(tokens):
+        drawn = hand.step(*(line.run() for line in lines))
+        for line, token_id in zip(lines, drawn, strict=True):
+            assert token_id is not None
+            line.token_ids.append(token_id)

@@ -7,7 +7,7 @@ import torch
 
 from engine.api import OPERATOR_SCOPE, Engine, Scope
 from engine.local import LocalEngine
-from tests.kit.engines import a_config
+from tests.kit.engines import a_config, opened
 from tests.kit.peers import until
 from tests.kit.serving import serving
 from tests.kit.staff import Somebody, boss, done, nothing_to_warm, somebody
@@ -16,7 +16,7 @@ from tests.kit.tab import LONG
 
 async def open_engine() -> Engine:
     """As it serves: nothing is wiped for the sake of a check."""
-    return await LocalEngine.open(a_config(checks=False, poison=False))
+    return await opened(a_config(checks=False, poison=False))
 
 
 class Pool:
