@@ -26,6 +26,7 @@ from tests.kit.engines import (
     open_remote,
     play,
 )
+from tests.kit.server import POLL_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -171,7 +172,7 @@ async def test_while_an_engine_keeps_dying_all_are_told_and_then_it_serves_again
                 await call()
         async with asyncio.timeout(120):
             while engine.pid is None:  # noqa: ASYNC110  what is waited for has no event
-                await asyncio.sleep(0)
+                await asyncio.sleep(POLL_S)
         outcome = await play(engine, shortened(job, tokens=3))
 
     assert len(outcome.token_ids) == 3

@@ -30,6 +30,8 @@ from app.people.usage import Usage
 from engine.api import Engine, Limits, Message, Role, Sampling
 
 GREEDY = Sampling(temperature=0.0)
+POLL_S = 0.005
+"""Between two looks at what has no event: an engine in this process needs the core meanwhile."""
 
 
 async def new_person(db: Database, role: AccountRole = AccountRole.MEMBER) -> Principal:
@@ -180,7 +182,7 @@ class Domain:
     async def titled(self) -> None:
         """Wait until no conversation's title is being asked for."""
         while self.supervisor.titles.asking:  # noqa: ASYNC110  what is waited for has no event
-            await asyncio.sleep(0)
+            await asyncio.sleep(POLL_S)
 
     async def nodes(self, leaf_id: MessageId) -> list[Node]:
         """The stored path to a message."""

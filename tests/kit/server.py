@@ -31,6 +31,8 @@ from tests.kit.forked import FORKED, Child, Program, die_with_parent
 ROOT = Path(__file__).parents[2]
 READY_S = 120.0
 STOP_S = 60.0
+POLL_S = 0.05
+"""Between two questions of what has no event: whoever is waited for needs the core meanwhile."""
 ADMIN_EMAIL = "admin@example.org"
 ADMIN_PASSWORD = "correct horse battery"
 API_KEY = "sk-kw-test-0123456789abcdefghij"

@@ -14,12 +14,11 @@ from app.db.types import AccountRole
 from app.frames import Draft, Presence, PresenceState
 from app.ids import ConversationId, MessageId
 from engine.api import Engine, Message, Receipt, RenderRequest, RetentionClass, Role, Seam
-from engine.local import LocalEngine
 from engine.model.template import Renderer
-from tests.kit.engines import a_config
+from tests.kit.engines import opened
 from tests.kit.model import loaded_model
 from tests.kit.peers import somebody_at
-from tests.kit.server import Server, fork_server
+from tests.kit.server import POLL_S, Server, fork_server
 from tests.kit.serving import WAIT_S, Serving, serving
 from tests.kit.tab import Person, Tab, browser, person
 
@@ -52,7 +51,7 @@ def ids_of(renderer: Renderer, text: str) -> tuple[int, ...]:
 
 
 async def open_engine() -> Engine:
-    return await LocalEngine.open(a_config())
+    return await opened()
 
 
 async def full_drafts(admin: Person) -> int:
@@ -82,8 +81,8 @@ async def type_in(tab: Tab, draft: Draft, admin: Person) -> None:
         await tab.send(draft)
         with contextlib.suppress(TimeoutError):  # a socket that is flooded is closed
             async with asyncio.timeout(AGAIN_S):
-                while await full_drafts(admin) == before:
-                    pass
+                while await full_drafts(admin) == before:  # noqa: ASYNC110  it has no event
+                    await asyncio.sleep(POLL_S)
 
 
 async def receipt_of(
@@ -244,8 +243,8 @@ async def test_09_what_somebody_looks_at_is_live_and_what_is_hidden_is_recent(tm
                     (PresenceState.OPEN, RetentionClass.LIVE),
                 ):
                     await tab.send(Presence(conversation_id=conversation_id, state=state))
-                    while await asyncio.to_thread(retention_at, site, conversation_id) != expected:
-                        pass
+                    while await asyncio.to_thread(retention_at, site, conversation_id) != expected:  # noqa: ASYNC110  it has no event
+                        await asyncio.sleep(POLL_S)
 
 
 def retention_at(site: Serving, conversation_id: ConversationId) -> RetentionClass:
