@@ -8,19 +8,22 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from app.events import ResponseEnded, ResponseStatus, TextDelta
 from app.frames import ErrorFrame, TurnCreate
 from app.ids import ConversationId
+from engine.api import Receipt
 from tests.kit.db import finished, new_postgres_url, postgres_folder, start_postgres
 from tests.kit.echo import REPLY_TOKENS
 from tests.kit.peers import engine_of, open_engine
-from tests.kit.server import complaint
+from tests.kit.server import complaint, fork_server
 from tests.kit.serving import Serving, serving
-from tests.kit.tab import Tab, browser, person
+from tests.kit.tab import LONG, Person, Tab, browser, person
 
 DISK = "8m"
 DISK_BYTES = 32 << 20
+STREAMS = 2
 
 
 @pytest.fixture
@@ -207,3 +210,73 @@ def test_on_a_read_only_disk_no_server_starts_and_it_says_why(failing_disk: Fail
     said = complaint(failing_disk.folder, "serve")
 
     assert f"Cannot write to the folder {data}" in said
+
+
+# ---------------------------------------------------------------- a server that is asked to stop
+
+
+async def test_17_a_server_that_is_asked_to_stop_ends_all_closes_all_and_parks_all():
+    """What is said is refused from then on; who hears an answer hears its end, then the close."""
+    with fork_server() as server:
+        async with contextlib.AsyncExitStack() as stack:
+            people = [await stack.enter_async_context(person(server)) for _ in range(STREAMS)]
+            tabs = [await stack.enter_async_context(one.tab()) for one in people]
+            talks = [(one, await one.conversation()) for one in people]
+            begun = []
+            for number, ((_, conversation_id), tab) in enumerate(zip(talks, tabs, strict=True)):
+                await tab.subscribe(conversation_id)
+                # Of their own from the first word on: what is parked is so for each of them.
+                accepted = await tab.say(conversation_id, f"{number}. {LONG}")
+                await tab.event(accepted.response.id, TextDelta)
+                begun.append(accepted.response.id)
+            spare = await people[0].conversation()
+
+            stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+            late = await handshake_refused(people[0])
+            refused = await refusal(tabs[0], hello(spare))
+            ends = [
+                await tab.event(response_id, ResponseEnded)
+                for tab, response_id in zip(tabs, begun, strict=True)
+            ]
+            codes = [await closed(tab) for tab in tabs]
+            status = await stopping
+
+            with fork_server(server.folder, server.port) as again:
+                receipts = [await receipt_of_more(*talk) for talk in talks]
+                again.stop()
+
+    assert late == 503
+    assert refused.error.code == "unavailable"
+    assert all(end.response.status.ended and end.text for end in ends)
+    assert codes == [1012] * STREAMS
+    assert status == 0
+    for end, receipt in zip(ends, receipts, strict=True):
+        before = end.response.receipt
+        assert before is not None
+        assert receipt.cached_tokens >= before.prompt_tokens + before.output_tokens - 1
+
+
+async def handshake_refused(somebody: Person) -> int:
+    """The status, as soon as one is."""
+    while True:
+        try:
+            async with somebody.socket():
+                pass
+        except InvalidStatus as refusal:
+            return refusal.response.status_code
+
+
+async def closed(tab: Tab) -> int | None:
+    with contextlib.suppress(ConnectionClosed):
+        while True:
+            await tab.receive()
+    return tab.socket.close_code
+
+
+async def receipt_of_more(somebody: Person, conversation_id: ConversationId) -> Receipt:
+    async with somebody.tab() as tab:
+        subscribed = await tab.subscribe(conversation_id)
+        accepted = await tab.say(conversation_id, "And then?", subscribed.leaf_id)
+        receipt = (await tab.taste(accepted.response.id)).response.receipt
+    assert receipt is not None
+    return receipt
