@@ -24,7 +24,7 @@ from tests.kit.engines import (
     a_config,
     a_job,
     first_prompt,
-    open_remote,
+    fork_remote,
     play,
     share_made,
 )
@@ -50,13 +50,13 @@ def config_of(model: str, ranks: int, **changes: object) -> EngineConfig:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def whole(model):
-    async with open_remote(config_of(model, 1)) as engine:
+    async with fork_remote(config_of(model, 1)) as engine:
         yield engine
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(model):
-    async with open_remote(config_of(model, 2)) as engine:
+    async with fork_remote(config_of(model, 2)) as engine:
         yield engine
 
 
@@ -162,7 +162,7 @@ async def test_13_an_answer_goes_on_when_a_rank_is_killed(shared, victim):
 async def test_what_is_parked_is_restored_where_it_is_whole_on_every_rank(model, whole, tmp_path):
     share_made(tmp_path)
     config = config_of(model, 2, data_dir=tmp_path, disk_bytes=1 << 30)
-    async with open_remote(config) as engine:
+    async with fork_remote(config) as engine:
         chats = [Chat(engine, owner=owner) for owner in ("ann", "bob")]
         for chat in chats:
             await chat.say(LONG)
@@ -173,7 +173,7 @@ async def test_what_is_parked_is_restored_where_it_is_whole_on_every_rank(model,
         if owner_of(ours / name) == "bob":
             (theirs / name).unlink()
 
-    async with open_remote(config) as engine:
+    async with fork_remote(config) as engine:
         for chat in chats:
             chat.engine = engine
         ann, bob = [await chat.say("And then?") for chat in chats]
@@ -190,7 +190,7 @@ async def test_what_more_ranks_left_is_let_go(model, tmp_path):
     left = tmp_path / "parked-rank-1"
     left.mkdir()
 
-    async with open_remote(config_of(model, 1, data_dir=tmp_path, disk_bytes=1 << 30)):
+    async with fork_remote(config_of(model, 1, data_dir=tmp_path, disk_bytes=1 << 30)):
         assert not left.exists()
 
 
@@ -211,7 +211,8 @@ async def test_native_kernels_are_refused_to_ranks():
 
 async def test_a_rank_that_cannot_start_ends_the_start_with_its_words(model):
     with pytest.raises(Misconfigured, match="kv_memory_bytes is"):
-        await RemoteEngine.open(config_of(model, 2, block_tokens=1 << 20))
+        async with fork_remote(config_of(model, 2, block_tokens=1 << 20)):
+            pass
 
 
 def logprobs(outcomes: list[Outcome]) -> list[tuple[int, float]]:
