@@ -19,7 +19,7 @@ from engine.api import Engine
 from tests.kit import metrics
 from tests.kit.db import migrate_to
 from tests.kit.echo import EchoEngine
-from tests.kit.server import Server, free_port
+from tests.kit.server import POLL_S, Server, free_port
 from tests.kit.tab import person
 
 
@@ -56,7 +56,7 @@ async def starting(tmp_path: Path, empty_url: str) -> AsyncIterator[Starting]:
         try:
             async with asyncio.timeout(60):
                 while not await answers(start.url):  # noqa: ASYNC110  what is waited for has no event
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(POLL_S)
             yield start
         finally:
             if not start.opening.cancel():

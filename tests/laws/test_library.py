@@ -23,7 +23,7 @@ from engine.config import PREFIX_INDEXES, EngineConfig
 from engine.remote import Care
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.engines import a_config, fork_remote, open_local
-from tests.kit.server import Server, fork_server
+from tests.kit.server import POLL_S, Server, fork_server
 from tests.kit.tab import person
 
 EVERYBODY = Access(visibility=Visibility.EVERYBODY)
@@ -252,5 +252,5 @@ async def until_computed(server: Server) -> None:
         async with asyncio.timeout(60):
             # Figures are asked for; nobody tells when they change.
             ended = re.compile(r'keepwarm_requests_total\{finished_reason="length"\} [1-9]')
-            while not ended.search((await client.get("/metrics")).text):
-                pass
+            while not ended.search((await client.get("/metrics")).text):  # noqa: ASYNC110  it has no event
+                await asyncio.sleep(POLL_S)
