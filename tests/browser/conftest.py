@@ -17,7 +17,9 @@ def chromium() -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     assert program is not None, "Chromium is not installed: make chromium"
     # Chromium's sandbox does not start as root, which is what containers run as.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    # Debian's asks for a GPU, which a processor would then stand in for.
+    arguments = ["--disable-gpu", *sandbox]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=arguments)
         yield browser
