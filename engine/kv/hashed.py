@@ -78,7 +78,7 @@ class HashedIndex(EntryTree):
         """How often entries keep each block. Raises `Corrupt` where tree or table is broken."""
         kept = super().check()
         named = sum(map(len, self._named.values()))
-        if named != sum(len(entry.blocks) for entry in self.entries()):
+        if named != sum(kept.values()):
             raise Corrupt(f"the table names {named} blocks, the tree has others")
         return kept
 

@@ -18,10 +18,9 @@ never pins down blocks that are not.
 """
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from engine.api import Scope
+from engine.api import OwnerId, Scope
 from engine.errors import Corrupt
 from engine.kv.blocks import BlockPool
 from engine.kv.prefix import (
@@ -156,11 +155,12 @@ class EntryTree:
 
     def check(self) -> dict[BlockId, int]:
         """How often entries keep each block. Raises `Corrupt` where the tree is broken."""
-        kept: Counter[BlockId] = Counter()
+        kept: dict[BlockId, int] = {}
         for entry in self.entries():
             self._check_entry(entry)
-            kept.update(entry.blocks)
-        return dict(kept)
+            for block in entry.blocks:
+                kept[block] = kept.get(block, 0) + 1
+        return kept
 
     # ------------------------------------------------------------ what an index says of its own
 
@@ -322,23 +322,30 @@ class EntryTree:
         return EntryId(self._last_id)
 
     def _check_entry(self, entry: Entry) -> None:
-        where = f"entry {entry.entry_id} [{entry.start}, {entry.end})"
-        parent = entry.parent
+        parent, end = entry.parent, entry.end
         if parent is None or parent.end != entry.start or not entry.ids:
-            raise Corrupt(f"{where} does not continue its parent")
+            raise _broken(entry, "does not continue its parent")
         if self._child(parent, entry.scope, entry.ids[0]) is not entry:
-            raise Corrupt(f"{where} cannot be found")
-        covered = self._blocks_to(entry.end) - entry.start // self._block_tokens
+            raise _broken(entry, "cannot be found")
+        covered = self._blocks_to(end) - entry.start // self._block_tokens
         if len(entry.blocks) != covered:
-            raise Corrupt(f"{where} has {len(entry.blocks)} blocks, its tokens fill {covered}")
+            raise _broken(entry, f"has {len(entry.blocks)} blocks, its tokens fill {covered}")
         below = list(children(entry))
-        if entry.end % self._block_tokens and below and entry.blocks[-1] != below[0].blocks[0]:
-            raise Corrupt(f"{where} keeps a tail that its first child does not share")
-        pins = Counter(holder.owner_id for holder in entry.held_by if holder.pins)
+        if end % self._block_tokens and below and entry.blocks[-1] != below[0].blocks[0]:
+            raise _broken(entry, "keeps a tail that its first child does not share")
+        pins: dict[OwnerId, int] = {}
+        for holder in entry.held_by:
+            if holder.pins:
+                pins[holder.owner_id] = pins.get(holder.owner_id, 0) + 1
         for child in below:
-            pins.update(child.pins)
+            for owner_id, count in child.pins.items():
+                pins[owner_id] = pins.get(owner_id, 0) + count
         if entry.pins != pins:
-            raise Corrupt(f"{where} counts {entry.pins} pins")
+            raise _broken(entry, f"counts {entry.pins} pins")
+
+
+def _broken(entry: Entry, how: str) -> Corrupt:
+    return Corrupt(f"entry {entry.entry_id} [{entry.start}, {entry.end}) {how}")
 
 
 def children(entry: Entry) -> Iterator[Entry]:
