@@ -180,6 +180,8 @@ async def _compare(
                 answer = await talker.person.client.get(f"/api/conversations/{conversation_id}")
                 told = answer.raise_for_status().json()
                 path = branch(told["messages"], told["conversation"]["leaf_id"])
+                while path and not (path[-1]["role"] == "assistant" and path[-1]["content"]):
+                    path.pop()  # cut before its first word
                 if not path or not all(one["content"] for one in path):
                     continue
                 said = [await _said(server, key, [*path, QUESTION]) for key in (warm, cold)]

@@ -17,12 +17,21 @@ LEFT = Hold(retention=RetentionClass.RECENT, ttl_s=60.0)
 
 @pytest.fixture
 def wishes(echo: EchoEngine, echo_server: Serving):
-    """So many wishes that came since the test began, each with its session."""
-    before = len(echo.leases)
+    """So many wishes for sessions of this test, each with its session.
+
+    What earlier tests left to be let go may come meanwhile.
+    """
+    jobs, leases = len(echo.jobs), len(echo.leases)
+
+    def own() -> list[tuple[str, Any]]:
+        sessions = {job.session_id for job in echo.jobs[jobs:]}
+        return [
+            (one.subject_id, w) for one, w in echo.leases[leases:] if one.subject_id in sessions
+        ]
 
     def heard(count: int) -> list[tuple[str, Any]]:
-        echo_server.until(lambda: len(echo.leases) >= before + count)
-        return [(subject.subject_id, wish) for subject, wish in echo.leases[before:]]
+        echo_server.until(lambda: len(own()) >= count)
+        return own()
 
     return heard
 
