@@ -85,7 +85,7 @@ def _card(loaded: LoadedModel, runner: ModelRunner, renderer: Renderer) -> Model
         boot_id=secrets.token_hex(8),
         context_tokens=loaded.context_tokens,
         block_tokens=runner.pool.block_tokens,
-        pool_blocks=runner.pool.blocks,
+        pool_blocks=runner.blocks,
         kv_bytes_per_token=loaded.kv.token_bytes * loaded.ranks.size,
         dtype=loaded.formats,
         device=_devices(loaded),

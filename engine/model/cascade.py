@@ -124,13 +124,16 @@ class Cascade:
         self.name = backend.name
 
     def over(self, runs: Sequence[Run]) -> StepAttention:
-        if len(runs) < 2 or len({run.block_table[0] for run in runs}) == len(runs):
-            return self._backend.over(runs)
-        readings = readings_of(runs, self._pool.block_tokens)
-        groups = shared_prefixes(readings, self._prices)
+        groups = self.groups_of(runs)
         if not groups:
             return self._backend.over(runs)
         return CascadeStep(self._backend, self._pool, runs, groups)
+
+    def groups_of(self, runs: Sequence[Run]) -> list[Group]:
+        """Those whose prefix is read once; none where that is no gain."""
+        if len(runs) < 2 or len({run.block_table[0] for run in runs}) == len(runs):
+            return []
+        return shared_prefixes(readings_of(runs, self._pool.block_tokens), self._prices)
 
 
 class CascadeStep:

@@ -6,7 +6,8 @@ it refuses to know models.
 
 Read and followed: flash-attn 2.8.4, flash-attn 3 of the same tree, flash-attn-4 4.0.0b36. All align
 a causal mask at the bottom right, as a turn behind its history needs it, and tell the log-sum-exp of
-packed rows as [query heads, rows].
+packed rows as [query heads, rows]. A kernel that loads whole pages hides the scores of what lies behind
+a sequence, and multiplies the values there by zero: they have to be numbers.
 """
 
 import importlib

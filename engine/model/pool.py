@@ -7,10 +7,11 @@ refuses to know which block belongs to whom: it is told what to write, copy and 
 """
 
 import contextlib
+import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -43,8 +44,21 @@ class KVShape(msgspec.Struct, frozen=True, kw_only=True):
         return 2 * self.layers * self.kv_heads * self.head_size * self.dtype_bytes
 
 
+class Empty(NamedTuple):
+    """What is in a slot that holds nothing."""
+
+    keys: float
+    values: float
+
+
+ZERO = Empty(0.0, 0.0)
+POISON = Empty(math.nan, math.nan)
+POISONED_KEYS = Empty(math.nan, 0.0)
+"""The score of whoever reads one is NaN, and who multiplies by zero what he hides meets a number."""
+
+
 class Pool:
-    """`blocks` blocks of `block_tokens` slots. With `poison`, slots that hold nothing are NaN.
+    """`blocks` blocks of `block_tokens` slots.
 
     Everything here mutates the tensors in place and none of it checks ownership.
     """
@@ -57,12 +71,12 @@ class Pool:
         block_tokens: int,
         dtype: torch.dtype,
         device: torch.device,
-        poison: bool = False,
+        empty: Empty = ZERO,
     ) -> None:
         self.shape = shape
         self.blocks = blocks
         self.block_tokens = block_tokens
-        self._empty = float("nan") if poison else 0.0
+        self._empty = empty
         slots = blocks * block_tokens
         # [2 (K, V), layers, slots, kv heads, head size]: flash-attn's order within a layer, and
         # the one whose gathers are cheapest, since a slot's row is contiguous.
@@ -76,8 +90,8 @@ class Pool:
         # A large page is cleared when it is first written to, and a block lies in two for each
         # layer, which took a turn 0.3 s: so that is done before, when nothing is computed.
         rows = self._store.flatten(0, 1)
-        if device.type != "cpu" or poison or touch(rows, self._calm) is None:
-            self._store.fill_(self._empty)
+        if device.type != "cpu" or empty != ZERO or touch(rows, self._calm) is None:
+            self._clear(0, slots)
 
     @property
     def device(self) -> torch.device:
@@ -168,10 +182,14 @@ class Pool:
             first = order.block * self.block_tokens
             if first + order.behind != end:
                 # Neighbouring slots at once: half the time of one block after the other.
-                self._store[:, :, start:end] = self._empty
+                self._clear(start, end)
                 start = first + order.behind
             end = first + self.block_tokens
-        self._store[:, :, start:end] = self._empty
+        self._clear(start, end)
+
+    def _clear(self, start: int, end: int) -> None:
+        for part, empty in zip(self._store, self._empty, strict=True):
+            part[:, start:end] = empty
 
     def _spans(self, slots: Slots) -> Iterator[tuple[int, int, int]]:
         """Neighbouring slots together: (tokens before them, first slot, how many)."""

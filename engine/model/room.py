@@ -19,8 +19,8 @@ CPU_MOST_BYTES = 2 << 30
 CPU_SHARE = 4
 """It takes one byte in so many that are free."""
 RESERVE_SHARE = 20
-"""One byte in so many of a card is left to its driver, to libraries, and to what memory loses where
-it is cut into pieces."""
+"""One byte in so many of a card is left to its driver, to libraries, to steps that are recorded, and to
+what memory loses where it is cut into pieces."""
 RESERVE_LEAST_BYTES = 512 << 20
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -54,10 +54,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a pool may lie copied while a layer attends, as a number of its layers."""
     usual_tokens: int
     """A pool that nobody gave a size holds at least these: a step's, or a shorter context's."""
+    spare_tokens: int = 0
+    """Of blocks that no sequence gets."""
 
     def least_tokens(self, asked_bytes: int | None) -> int:
         """Whoever asks for a small pool gets it: any serves that has a block for a short turn."""
-        return self.usual_tokens if asked_bytes is None else self.block_tokens
+        useful = self.usual_tokens if asked_bytes is None else self.block_tokens
+        return useful + self.spare_tokens
 
     def most_bytes(self, left_bytes: int) -> int:
         """Of a pool that leaves room for what is copied out of it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 
@@ -21,6 +22,7 @@ from engine.errors import Corrupt, InvalidGrammar, Misconfigured
 from engine.model import room
 from engine.model.attention import attention_over
 from engine.model.carrier import Carrier
+from engine.model.cascade import Cascade
 from engine.model.device_sample import draw_on_device
 from engine.model.grammar import Allowed, Followers, Grammars
 from engine.model.hardware import free_bytes
@@ -28,9 +30,10 @@ from engine.model.load import LoadedModel
 from engine.model.memory import sent
 from engine.model.native.passes import Passes
 from engine.model.paged import PagedStep
-from engine.model.pool import FP8, Pool
+from engine.model.pool import FP8, POISON, POISONED_KEYS, ZERO, Pool
 from engine.model.ranks import Ranks
 from engine.model.reading import Attention
+from engine.model.replay import Replay, replay_of
 from engine.model.sample import NO_MASKS, draw_tokens
 from engine.model.segments import SegmentFiles
 from engine.step import (
@@ -83,6 +86,7 @@ class ModelRunner:
         self._followers = Followers(self.grammars, loaded.vocabulary_tokens)
         self._passes: Passes | None = None
         self._attention: Attention | None = None
+        self._replay: Replay | None = None
         blocks = self._fitting_blocks()
         self.pool, self.attention = self._pool_of(blocks, poison=config.poison)
         self._files = _segment_files(loaded, config)
@@ -102,6 +106,7 @@ class ModelRunner:
             layers=loaded.kv.layers,
             copied_layers=self._copied_layers,
             usual_tokens=min(config.step_tokens, loaded.context_tokens),
+            spare_tokens=self._spare_blocks * self._block_tokens,
         )
         asked = config.kv_memory_bytes
         blocks = loaded.ranks.least(room.blocks_in(space, layout, asked))
@@ -138,13 +143,14 @@ class ModelRunner:
     def _pool_of(self, blocks: int, *, poison: bool) -> tuple[Pool, str]:
         """A pool, and who computes over it from now on: the native kernels or a backend, by name."""
         loaded = self._loaded
+        empty = POISON if loaded.flash is None else POISONED_KEYS
         pool = Pool(
             loaded.kv,
             blocks=blocks,
             block_tokens=self._block_tokens,
             dtype=loaded.kv_dtype,
             device=loaded.device,
-            poison=poison,
+            empty=empty if poison else ZERO,
         )
         if loaded.decoder is not None:
             self._passes = loaded.decoder.over(pool, torch.get_num_threads())
@@ -158,6 +164,17 @@ class ModelRunner:
         )
         return pool, self._attention.name
 
+    @property
+    def blocks(self) -> int:
+        """Of the pool, for sequences."""
+        return self.pool.blocks - self._spare_blocks
+
+    @property
+    def _spare_blocks(self) -> int:
+        """One where decode steps may be recorded: rows of padding use it."""
+        loaded = self._loaded
+        return int(loaded.flash is not None and loaded.ranks.size == 1 and not self._deterministic)
+
     def tell(self, arrivals: Arrivals) -> None:
         """Who hears of transfers that are over, on the thread that carried them. Called once."""
         self._carrier = Carrier(self.pool, self._files, arrivals)
@@ -167,7 +184,7 @@ class ModelRunner:
         return [] if self._files is None else self._files.heads()
 
     def _default_disk_bytes(self) -> int:
-        pool_tokens = self.pool.blocks * self.pool.block_tokens
+        pool_tokens = self.blocks * self.pool.block_tokens
         pool_bytes = pool_tokens * self._loaded.kv.token_bytes * self._loaded.ranks.size
         return 0 if self._files is None else self._files.default_bytes(pool_bytes)
 
@@ -208,7 +225,6 @@ class ModelRunner:
         probe = [(i * 7919) % self._loaded.vocabulary_tokens for i in range(tokens)]
         run = Run(job_id=_PROBE, token_ids=probe, start=0, block_table=[BlockId(0)], draw=None)
         ours = self._forward([run], [tokens - 1])[0]
-        self.pool.wipe([Wipe(block=BlockId(0))])
         # A few rows: several threads would wait for each other longer than they compute.
         with _one_thread():
             theirs = self._loaded.reference_logits(probe)
@@ -217,6 +233,21 @@ class ModelRunner:
             raise Misconfigured(
                 f"model {self._loaded.name!r} differs by {error:.1e} from its own attention when it "
                 "runs over the paged cache: choose a model with plain causal attention"
+            )
+        last = msgspec.structs.replace(run, token_ids=probe[-1:], start=tokens - 1)
+        self._record(last, ours)
+        self.pool.wipe([Wipe(block=BlockId(0))])
+
+    def _record(self, probe: Run, expected: torch.Tensor) -> None:
+        """Decode steps, if they can be; this is what has to come of one row behind block 0."""
+        if self._spare_blocks:
+            self._replay = replay_of(
+                self._loaded,
+                self.pool,
+                most_rows=self._config.max_running,
+                probe=probe,
+                expected=expected,
+                error=_PROBE_TOLERANCE[self._loaded.dtype],
             )
 
     def _move(self, plan: Plan) -> None:
@@ -251,6 +282,16 @@ class ModelRunner:
     def _logits(self, runs: Sequence[Run], rows: Sequence[int]) -> torch.Tensor:
         if self._passes is not None:
             return self._passes.logits(runs, rows)
+        if self._replay is not None and self._replay.takes(runs) and not self._shares(runs):
+            return self._replay.logits(runs)
+        return self._launched(runs, rows)
+
+    def _shares(self, runs: Sequence[Run]) -> bool:
+        """Whether something that runs begin with is read once for them, which nobody records."""
+        return isinstance(self._attention, Cascade) and bool(self._attention.groups_of(runs))
+
+    def _launched(self, runs: Sequence[Run], rows: Sequence[int]) -> torch.Tensor:
+        """Part by part."""
         assert self._attention is not None
         device = self._loaded.device
         ids = np.array(list(chain.from_iterable(run.token_ids for run in runs)), dtype=np.int64)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.api import Sampling
-from engine.errors import Misconfigured
+from engine.errors import Corrupt, Misconfigured
 from engine.model.flash import Card, Flash2, Flash3, Flash4, FlashKernel, find_flash
 from engine.model.load import load
 from engine.model.runner import ModelRunner
@@ -144,3 +144,13 @@ def test_06_a_model_over_each_package_keeps_the_odds_of_its_own_attention(kernel
     exact = loaded.reference_logits(ids).log_softmax(-1)
     # As in every test of bfloat16: rounding may swap two that are close, and moves none far.
     assert all(abs(logprob - float(exact[token_id])) < 0.15 for token_id, logprob in best.top[:5])
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_07_a_slot_that_was_never_written_is_found_by_its_key(kernel: FlashKernel):
+    loaded = loaded_model("bfloat16", "torch")
+    served = ModelRunner(dataclasses.replace(loaded, flash=kernel), model_config(dtype="bfloat16"))
+    line = Line(encode(loaded, "Once upon a time there was a lighthouse."), [1], computed=2)
+
+    with pytest.raises(Corrupt):
+        Hand(served).step(line.run())

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.model.cascade import Cascade
-from engine.model.flash import Flash2, Flash3, Flash4, FlashAttention
+from engine.model.flash import Flash2, Flash3, Flash4, FlashAttention, FlashKernel
 from engine.model.native.library import library
 from engine.model.native.passes import Reader
 from engine.model.pool import FP8, Pool
@@ -45,21 +45,33 @@ class Backend(NamedTuple):
     dtypes: tuple[torch.dtype, ...] = DTYPES
     block_tokens: int = 16
     knows_windows: bool = True
+    poisons_tails: bool = True
+
+    def case(self, sizes: Sizes, dtype: torch.dtype, block_tokens: int | None = None) -> Case:
+        return Case(
+            sizes,
+            dtype=dtype,
+            block_tokens=block_tokens or self.block_tokens,
+            poisons_tails=self.poisons_tails,
+        )
+
+
+def flash(kernel: FlashKernel) -> Backend:
+    return Backend(
+        lambda pool, _: FlashAttention(kernel, pool),
+        (torch.bfloat16,),
+        max(16, kernel.block_tokens),
+        poisons_tails=False,
+    )
 
 
 BACKENDS: Mapping[str, Backend] = {
     "torch": Backend(lambda pool, _: TorchAttention(pool)),
     "torch, copied": Backend(lambda pool, _: TorchAttention(pool, uses_views=False)),
     "native": Backend(native, knows_windows=False),
-    "flash-attn 2": Backend(
-        lambda pool, _: FlashAttention(Flash2(flash_attn_2()), pool), (torch.bfloat16,), 256
-    ),
-    "flash-attn 3": Backend(
-        lambda pool, _: FlashAttention(Flash3(flash_attn_3()), pool), (torch.bfloat16,)
-    ),
-    "flash-attn 4": Backend(
-        lambda pool, _: FlashAttention(Flash4(flash_attn_4()), pool), (torch.bfloat16,)
-    ),
+    "flash-attn 2": flash(Flash2(flash_attn_2())),
+    "flash-attn 3": flash(Flash3(flash_attn_3())),
+    "flash-attn 4": flash(Flash4(flash_attn_4())),
 }
 SERVED = [(name, dtype) for name, backend in BACKENDS.items() for dtype in backend.dtypes]
 SERVED_WINDOWS = [(name, dtype) for name, dtype in SERVED if BACKENDS[name].knows_windows]
@@ -82,7 +94,7 @@ def cascaded(make: MakeAttention) -> MakeAttention:
 @pytest.mark.parametrize(("name", "dtype"), SERVED)
 def test_07_every_backend_equals_the_reference_and_meets_no_poison(name, dtype, case):
     backend = BACKENDS[name]
-    asked = Case(CASES[case], dtype=dtype, block_tokens=backend.block_tokens)
+    asked = backend.case(CASES[case], dtype)
 
     asked.assert_equal(asked.attend(backend.make))
 
@@ -103,7 +115,7 @@ def test_07_torch_reads_what_is_kept_in_fp8_as_it_is_kept(name, dtype, case):
 @pytest.mark.parametrize(("name", "dtype"), SERVED_WINDOWS)
 def test_a_window_hides_what_is_before_it(name, dtype, case):
     backend = BACKENDS[name]
-    asked = Case(WINDOWED[case], dtype=dtype, block_tokens=backend.block_tokens)
+    asked = backend.case(WINDOWED[case], dtype)
 
     asked.assert_equal(asked.attend(backend.make))
 
@@ -112,7 +124,7 @@ def test_a_window_hides_what_is_before_it(name, dtype, case):
 @pytest.mark.parametrize(("name", "dtype"), SERVED_APART)
 def test_07_a_prefix_that_is_read_once_for_all_changes_nothing(name, dtype, case):
     backend = BACKENDS[name]
-    asked = Case(SHARED[case], dtype=dtype, block_tokens=backend.block_tokens)
+    asked = backend.case(SHARED[case], dtype)
 
     asked.assert_equal(asked.attend(cascaded(backend.make)))
 
@@ -121,7 +133,7 @@ def test_07_a_prefix_that_is_read_once_for_all_changes_nothing(name, dtype, case
 def test_a_layer_with_a_window_reads_a_shared_prefix_as_far_as_it_sees_it(name, dtype):
     backend = BACKENDS[name]
     sizes = dataclasses.replace(SHARED["all behind one prefix"], window=100)
-    asked = Case(sizes, dtype=dtype, block_tokens=backend.block_tokens)
+    asked = backend.case(sizes, dtype)
 
     asked.assert_equal(asked.attend(cascaded(backend.make)))
 
@@ -129,7 +141,7 @@ def test_a_layer_with_a_window_reads_a_shared_prefix_as_far_as_it_sees_it(name, 
 @pytest.mark.parametrize(("name", "dtype"), SERVED_APART)
 def test_a_backend_tells_what_the_keys_of_a_part_weigh(name, dtype):
     backend = BACKENDS[name]
-    case = Case(Sizes([(700, 1), (300, 40), (600, 1)]), dtype=dtype, block_tokens=256)
+    case = backend.case(Sizes([(700, 1), (300, 40), (600, 1)]), dtype, 256)
     case.attend(backend.make)
     attention = backend.make(case.pool, 9)
     assert isinstance(attention, TorchAttention | FlashAttention)
@@ -154,7 +166,7 @@ def test_a_backend_tells_what_the_keys_of_a_part_weigh(name, dtype):
 def test_blocks_of_any_size_are_read(name, dtype, block_tokens):
     backend = BACKENDS[name]
     sizes = Sizes([(0, 33), (70, 1), (41, 12)])
-    asked = Case(sizes, dtype=dtype, block_tokens=block_tokens)
+    asked = backend.case(sizes, dtype, block_tokens)
 
     if name == "flash-attn 2":
         with pytest.raises(AssertionError, match="pages are multiples of 256"):

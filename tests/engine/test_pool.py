@@ -10,7 +10,7 @@ import torch
 
 from engine.model.memory import touch, zeroed
 from engine.model.paged import PagedStep
-from engine.model.pool import FP8, KVShape, Pool, kept
+from engine.model.pool import FP8, POISON, POISONED_KEYS, ZERO, Empty, KVShape, Pool, kept
 from engine.model.torch_attention import TorchAttention
 from engine.step import BlockId, Copy, Run, Wipe
 from tests.kit.model import run_of
@@ -18,14 +18,14 @@ from tests.kit.model import run_of
 SHAPE = KVShape(layers=2, kv_heads=3, head_size=4, dtype_bytes=4)
 
 
-def make_pool(*, blocks: int = 8, poison: bool = False) -> Pool:
+def make_pool(*, blocks: int = 8, empty: Empty = ZERO) -> Pool:
     return Pool(
         SHAPE,
         blocks=blocks,
         block_tokens=4,
         dtype=torch.float32,
         device=torch.device("cpu"),
-        poison=poison,
+        empty=empty,
     )
 
 
@@ -59,7 +59,7 @@ def test_a_pool_in_fp8_is_poisoned_wiped_and_copied_like_any():
         block_tokens=4,
         dtype=FP8,
         device=torch.device("cpu"),
-        poison=True,
+        empty=POISON,
     )
     rows = torch.full((4, 3, 4), 0.3)
 
@@ -100,15 +100,15 @@ def test_copies_are_done_in_their_order():
     assert pool.keys(0)[8:12, 0, 0].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("poison", [False, True])
-def test_a_wiped_block_holds_nothing(poison):
-    pool = make_pool(poison=poison)
+@pytest.mark.parametrize("empty", [ZERO, POISON])
+def test_a_wiped_block_holds_nothing(empty):
+    pool = make_pool(empty=empty)
     fill(pool)
 
     pool.wipe([Wipe(block=BlockId(3))])
 
     wiped = torch.stack([pool.keys(1)[12:16], pool.values(0)[12:16]])
-    assert bool(wiped.isnan().all()) if poison else bool((wiped == 0).all())
+    assert bool(wiped.isnan().all()) if empty is POISON else bool((wiped == 0).all())
     assert pool.keys(0)[16:20, 0, 0].tolist() == [16, 17, 18, 19]
 
 
@@ -130,10 +130,22 @@ def test_what_is_wiped_is_what_the_orders_say():
 
 
 def test_a_fresh_pool_in_test_mode_is_all_poison():
-    pool = make_pool(poison=True)
+    pool = make_pool(empty=POISON)
 
     assert bool(pool.keys(0).isnan().all())
     assert bool(pool.values(1).isnan().all())
+
+
+def test_keys_alone_can_be_poison():
+    pool = make_pool(empty=POISONED_KEYS)
+    fresh = [pool.keys(1).clone(), pool.values(1).clone()]
+    fill(pool)
+
+    pool.wipe([Wipe(block=BlockId(3))])
+
+    for keys, values in (fresh, (pool.keys(1)[12:16], pool.values(1)[12:16])):
+        assert bool(keys.isnan().all())
+        assert bool((values == 0).all())
 
 
 def step_of(pool: Pool, *runs: Run) -> PagedStep:
@@ -149,7 +161,7 @@ def attend(step: PagedStep, layer: int, rows: int, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("table", [[0, 1, 2, 3, 4], [4, 2, 0, 6, 1]])
 def test_07_attention_reads_neighbours_and_strangers_alike(table):
-    straight, other = make_pool(poison=True), make_pool(poison=True)
+    straight, other = make_pool(empty=POISON), make_pool(empty=POISON)
     outputs = []
 
     for pool, blocks in ((straight, [1, 2, 3, 4, 5]), (other, table)):
@@ -163,7 +175,7 @@ def test_07_attention_reads_neighbours_and_strangers_alike(table):
 
 
 def test_only_the_runs_own_slots_are_written():
-    pool = make_pool(poison=True)
+    pool = make_pool(empty=POISON)
 
     attend(step_of(pool, run_of(range(3), 0, [2]), run_of([0], 0, [5])), 1, 4, 1)
 
@@ -173,7 +185,7 @@ def test_only_the_runs_own_slots_are_written():
 
 
 def test_single_rows_of_very_different_length_equal_each_alone():
-    pool = make_pool(blocks=32, poison=True)
+    pool = make_pool(blocks=32, empty=POISON)
     tables = [[0], list(range(1, 9)), [9, 11, 10], [12]]
     lengths = [1, 30, 10, 2]
     for at, (table, length) in enumerate(zip(tables, lengths, strict=True)):

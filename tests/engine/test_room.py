@@ -134,3 +134,11 @@ def test_the_largest_step_is_no_longer_than_the_context():
 
     (run,) = plan.runs
     assert (run.start, len(run.token_ids), len(run.block_table)) == (0, 100, 7)
+
+
+def test_a_pool_with_a_block_that_no_sequence_gets_has_another():
+    spare = replace(LAYOUT, spare_tokens=16)
+
+    check_fits(CARD, spare, 4 * MIB, 2)
+    with pytest.raises(Misconfigured, match="needs 4 MiB for 32 tokens"):
+        check_fits(CARD, spare, 2 * MIB, 1)

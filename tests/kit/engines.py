@@ -47,6 +47,8 @@ DATA_DIR = Path(
     os.environ.get("KEEPWARM_TEST_CACHE", Path(tempfile.gettempdir()) / "keepwarm-test-cache")
 )
 """Where `tests.kit.model` has the default model converted as well."""
+DEVICE = os.environ.get("KEEPWARM_TEST_DEVICE", "cpu")
+"""`cuda`: the engine's laws are proved on a GPU, `KEEPWARM_TEST_DEVICE=cuda pytest tests/laws`."""
 BLOCK_BYTES = 16 * 46_080
 """One block of the default model in fp32."""
 GREEDY = Sampling(temperature=0.0)
@@ -59,7 +61,7 @@ def a_config(*, blocks: int = 256, **changes: object) -> EngineConfig:
     config = EngineConfig(
         data_dir=DATA_DIR,
         dtype="float32",
-        device="cpu",
+        device=DEVICE,
         kv_memory_bytes=blocks * BLOCK_BYTES,
         disk_bytes=0,
         context_tokens=1024,

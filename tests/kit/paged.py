@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.model.paged import PagedStep
-from engine.model.pool import KVShape, Pool, kept
+from engine.model.pool import POISON, KVShape, Pool, kept
 from engine.model.reading import Attention, Part
 from engine.step import Run
 from tests.kit.model import run_of
@@ -111,8 +111,8 @@ class Kept:
 class Case:
     """Sequences in a poisoned pool, their blocks shuffled, or in order without an `order`.
 
-    Without `poisons_tails` the last block of a sequence is finite behind it as well: kernels that
-    load whole pages multiply what lies there with zero. With a `kv_dtype` keys and values are numbers
+    Without `poisons_tails` the values behind a sequence, in its last block, are numbers: kernels that
+    load whole pages multiply what lies there by zero. With a `kv_dtype` keys and values are numbers
     of it, so that nothing is rounded when they are written.
     """
 
@@ -151,7 +151,7 @@ class Case:
             block_tokens=block_tokens,
             dtype=kv_dtype,
             device=device,
-            poison=True,
+            empty=POISON,
         )
         self.heads, self.window = heads, sizes.window
         self.sequences: list[Kept] = []
@@ -166,7 +166,6 @@ class Case:
                 self.sequences[at].begin_like(like, shared // block_tokens, block_tokens)
         self.query = draw(sum(rows for _, rows in sizes.runs), heads)
         if not poisons_tails:
-            self.pool.key_blocks(1)[[one.table[-1] for one in self.sequences]] = 0
             self.pool.value_blocks(1)[[one.table[-1] for one in self.sequences]] = 0
         self._write_histories()
 
