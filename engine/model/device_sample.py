@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from engine.model.memory import sent
+from engine.model.memory import Coming, sent
 from engine.model.sample import NO_MASKS, Masks, is_penalised, is_truncated, uniform
 from engine.step import Draw, DrawnToken
 
@@ -19,11 +19,19 @@ from engine.step import Draw, DrawnToken
 _TOKEN, _LOGPROB, _TOP = 0, 1, 2
 
 
-def draw_on_device(
-    logits: torch.Tensor, draws: Sequence[Draw], masks: Masks = NO_MASKS
-) -> list[DrawnToken]:
-    """As `draw_tokens`, on whatever device `logits` are."""
-    return unpack(pack_draws(logits, draws, masks), draws) if draws else []
+class Drawing:
+    """As `draw_tokens`, on whatever device `logits` are: tokens on their way to the host."""
+
+    def __init__(
+        self, logits: torch.Tensor, draws: Sequence[Draw], masks: Masks = NO_MASKS
+    ) -> None:
+        """Waits for nothing."""
+        self._draws = draws
+        self._packed = Coming(pack_draws(logits, draws, masks)) if draws else None
+
+    def tokens(self) -> list[DrawnToken]:
+        """Waits for them."""
+        return [] if self._packed is None else _unpacked(self._packed.wait(), self._draws)
 
 
 def pack_draws(
@@ -51,9 +59,8 @@ def pack_draws(
     return _packed(raw, ids, draws)
 
 
-def unpack(packed: torch.Tensor, draws: Sequence[Draw]) -> list[DrawnToken]:
-    """The one copy to the host, and what it says."""
-    found: list[list[float]] = packed.cpu().tolist()
+def _unpacked(packed: torch.Tensor, draws: Sequence[Draw]) -> list[DrawnToken]:
+    found: list[list[float]] = packed.tolist()
     tokens = []
     for numbers, draw in zip(found, draws, strict=True):
         wanted = draw.sampling.logprobs

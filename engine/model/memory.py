@@ -45,8 +45,25 @@ def fetched(kv: torch.Tensor) -> torch.Tensor:
 
     torch rounds such memory up to a power of two, and keeps what is let go for the next copy.
     """
-    host = torch.empty(kv.shape, dtype=kv.dtype, pin_memory=True)
+    host = torch.empty(kv.shape, dtype=kv.dtype, pin_memory=kv.device.type == "cuda")
     return host.copy_(kv, non_blocking=True)
+
+
+class Coming:
+    """A copy in the host's memory of what a device has not computed yet."""
+
+    def __init__(self, result: torch.Tensor) -> None:
+        self._host = fetched(result)
+        self._arrival: torch.cuda.Event | None = None
+        if result.device.type == "cuda":
+            self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrival.record(torch.cuda.current_stream(result.device))
+
+    def wait(self) -> torch.Tensor:
+        """Until it is there, and not for what was launched behind it."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        return self._host
 
 
 def touch(rows: torch.Tensor, calm: threading.Event) -> threading.Thread | None:

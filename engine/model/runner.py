@@ -2,7 +2,8 @@
 
 The rows of all runs are computed as one packed sequence, by the native kernels or by the stock
 modules, so every matrix product is batched over prefill and decode alike; only rows that draw reach
-the head. It refuses to decide anything, and it computes in `launch`, so a handle is the result.
+the head. It refuses to decide anything. On a CPU it computes in `launch`; a GPU is told there what to
+compute, and `collect` waits for the tokens that are drawn, the only thing that anybody waits for.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from engine.model import room
 from engine.model.attention import attention_over
 from engine.model.carrier import Carrier
 from engine.model.cascade import Cascade
-from engine.model.device_sample import draw_on_device
+from engine.model.device_sample import Drawing
 from engine.model.grammar import Allowed, Followers, Grammars
 from engine.model.hardware import free_bytes
 from engine.model.load import LoadedModel
@@ -62,14 +63,16 @@ _PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, FP8: 0.2}
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedStep:
-    """A handle whose step is already done."""
+class LaunchedStep:
+    """A handle: what was asked for, and what each of its passes draws."""
 
-    result: StepResult
+    plan: Plan
+    masks: Masks
+    passes: list[Drawing | list[DrawnToken]]
 
     @property
     def step(self) -> int:
-        return self.result.step
+        return self.plan.step
 
 
 class ModelRunner:
@@ -193,17 +196,13 @@ class ModelRunner:
         if self._carrier is not None:
             self._carrier.close()
 
-    def launch(self, plan: Plan) -> FinishedStep:
+    def launch(self, plan: Plan) -> LaunchedStep:
         """Carry `plan` out; raises `Corrupt` where checks find a logit that is no number."""
         with contextlib.nullcontext() if self._passes is None else _one_thread():
             self._move(plan)
             masks = self._followers.masks(plan.runs)
             passes = [self._compute(runs, masks) for runs in self._passes_of(plan.runs)]
-        results = tuple(
-            _result(run, tokens, masks.get(run.job_id))
-            for run, tokens in zip(plan.runs, chain.from_iterable(passes), strict=True)
-        )
-        return FinishedStep(StepResult(step=plan.step, runs=results))
+        return LaunchedStep(plan, masks, passes)
 
     def follow(self, plan: Plan) -> None:
         """Carry a plan out beside the rank that draws its tokens."""
@@ -212,8 +211,11 @@ class ModelRunner:
             self._forward(runs, _ends(runs))
 
     def collect(self, handle: Handle) -> StepResult:
-        assert isinstance(handle, FinishedStep)
-        return handle.result
+        assert isinstance(handle, LaunchedStep)
+        passes = (one.tokens() if isinstance(one, Drawing) else one for one in handle.passes)
+        tokens = chain.from_iterable(passes)
+        results = tuple(_result(run, tokens, handle.masks) for run in handle.plan.runs)
+        return StepResult(step=handle.step, runs=results)
 
     def warm_up(self) -> None:
         """Compare a short prompt with the model's own attention, and touch what starts lazily.
@@ -264,14 +266,14 @@ class ModelRunner:
             return [[run] for run in runs]
         return [runs] if runs else []
 
-    def _compute(self, runs: Sequence[Run], masks: Masks) -> list[tuple[DrawnToken, ...]]:
+    def _compute(self, runs: Sequence[Run], masks: Masks) -> Drawing | list[DrawnToken]:
+        """One token for each run that draws."""
         logits = self._forward(runs, _ends(runs))
         if self._checks and bool(logits.isnan().any()):
             raise Corrupt("a logit is not a number: a slot was read before it was written")
         draws = [run.draw for run in runs if run.draw is not None]
-        draw = draw_tokens if logits.device.type == "cpu" else draw_on_device
-        tokens = iter(draw(logits, draws, _rows(runs, masks) if masks else NO_MASKS))
-        return [() if run.draw is None else (next(tokens),) for run in runs]
+        draw = draw_tokens if logits.device.type == "cpu" else Drawing
+        return draw(logits, draws, _rows(runs, masks) if masks else NO_MASKS)
 
     @torch.inference_mode()
     def _forward(self, runs: Sequence[Run], rows: Sequence[int]) -> torch.Tensor:
@@ -322,10 +324,10 @@ def _rows(runs: Sequence[Run], masks: Masks) -> dict[int, Allowed]:
     return {row: mask for row, mask in found if isinstance(mask, np.ndarray)}
 
 
-def _result(
-    run: Run, drawn: tuple[DrawnToken, ...], mask: Allowed | InvalidGrammar | None
-) -> RunResult:
+def _result(run: Run, tokens: Iterator[DrawnToken], masks: Masks) -> RunResult:
     """What a grammar that leads nowhere would have drawn without it counts for nothing."""
+    drawn = () if run.draw is None else (next(tokens),)
+    mask = masks.get(run.job_id)
     if isinstance(mask, InvalidGrammar):
         return RunResult(job_id=run.job_id, drawn=(), fault=mask.message)
     return RunResult(job_id=run.job_id, drawn=drawn)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.model.device_sample import draw_on_device, pack_draws
+from engine.model.device_sample import Drawing, pack_draws
 from engine.model.sample import NO_MASKS, Masks, draw_tokens
 from engine.step import Draw
 from tests.kit.draws import SAMPLINGS, VOCABULARY, draws_of, logits_of
@@ -16,7 +16,7 @@ def assert_equal(logits: torch.Tensor, draws: Sequence[Draw], masks: Masks = NO_
     before = logits.clone()
     expected = draw_tokens(logits, draws, masks)
 
-    found = draw_on_device(logits, draws, masks)
+    found = Drawing(logits, draws, masks).tokens()
 
     assert torch.equal(before, logits)
     assert [token.token_id for token in found] == [token.token_id for token in expected]
@@ -61,7 +61,7 @@ def test_what_a_grammar_allows_is_all_that_is_drawn(name):
 
     assert_equal(logits_of(9), draws, masks)
 
-    tokens = draw_on_device(logits_of(9), draws, masks)
+    tokens = Drawing(logits_of(9), draws, masks).tokens()
     assert all(allowed[tokens[row].token_id] for row in (1, 6))
     assert not allowed[tokens[3].token_id]
 
@@ -70,14 +70,14 @@ def test_a_draw_does_not_depend_on_the_rows_beside_it():
     samplings = list(SAMPLINGS.values())
     draws, logits = draws_of(samplings), logits_of(len(samplings))
 
-    together = draw_on_device(logits, draws)
+    together = Drawing(logits, draws).tokens()
 
-    alone = [draw_on_device(logits[[row]], [draw])[0] for row, draw in enumerate(draws)]
+    alone = [Drawing(logits[[row]], [draw]).tokens()[0] for row, draw in enumerate(draws)]
     assert [token.token_id for token in together] == [token.token_id for token in alone]
 
 
 def test_no_rows_draw_nothing():
-    assert draw_on_device(torch.empty(0, VOCABULARY), []) == []
+    assert Drawing(torch.empty(0, VOCABULARY), []).tokens() == []
 
 
 # Tensors with a shape and no numbers: whoever asks for one is refused. On a GPU each such look would
