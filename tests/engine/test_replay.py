@@ -10,14 +10,17 @@ import msgspec
 import pytest
 import torch
 
+from engine import assembly
 from engine.model import replay
 from engine.model.flash import Asked, Flash2, Flash3, Flash4
 from engine.model.load import LoadedModel, load
 from engine.model.replay import packed, sizes_up_to
 from engine.model.runner import ModelRunner
+from tests.kit import loaded as kept
 from tests.kit.engines import a_config
 from tests.kit.flash import flash_attn_2, flash_attn_3, flash_attn_4
 from tests.kit.model import Hand, Line, run_of
+from tests.kit.pressure import pressed, talk_under_pressure
 from tests.kit.random_model import random_model
 from tests.kit.recorded import recording
 
@@ -131,3 +134,12 @@ def test_a_step_whose_sums_must_not_depend_on_padding_is_launched(loaded):
 
     assert runner._replay is None
     assert runner.blocks == runner.pool.blocks
+
+
+@pytest.mark.parametrize("kernel", KERNELS[2:], ids=lambda kernel: kernel.name)
+async def test_07_conversations_over_flash_attn_meet_no_poison(loaded, kernel, monkeypatch):
+    served = dataclasses.replace(loaded, flash=kernel)
+    for place, name in ((assembly, "load"), (kept, "load_once")):
+        monkeypatch.setattr(place, name, lambda *_: served)
+
+    assert await talk_under_pressure(pressed(CONFIG, max(16, kernel.block_tokens))) == kernel.name

@@ -48,7 +48,7 @@ DATA_DIR = Path(
 )
 """Where `tests.kit.model` has the default model converted as well."""
 DEVICE = os.environ.get("KEEPWARM_TEST_DEVICE", "cpu")
-"""`cuda`: the engine's laws are proved on a GPU, `KEEPWARM_TEST_DEVICE=cuda pytest tests/laws`."""
+"""`cuda`: what opens an engine here is proved on a GPU, as `tests/gpu/test_laws.py` has it."""
 BLOCK_BYTES = 16 * 46_080
 """One block of the default model in fp32."""
 GREEDY = Sampling(temperature=0.0)

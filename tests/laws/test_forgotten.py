@@ -32,7 +32,7 @@ class Pool:
         held = torch.zeros(self._pool.blocks * self._pool.block_tokens, dtype=torch.bool)
         for layer in range(self._pool.shape.layers):
             for kv in (self._pool.keys(layer), self._pool.values(layer)):
-                held |= kv.flatten(1).any(dim=1)
+                held |= kv.flatten(1).any(dim=1).cpu()
         return set(held.nonzero().flatten().tolist())
 
     def known(self, scope: Scope | None = None) -> set[int]:
