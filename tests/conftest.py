@@ -38,10 +38,13 @@ settings.load_profile("unhurried")
 
 TESTS = Path(__file__).parent
 LONGEST = (
-    *("engine/test_remote", "laws/test_library", "laws/test_conversation", "test_load"),
-    *("app/test_cli", "engine/test_quality", "dialect/test_stateless", "laws/test_warm_is_cold"),
-    *("engine/test_contract", "engine/test_native", "laws/test_socket", "browser/test_chat"),
-    *("laws/test_restart", "engine/test_local", "laws/test_drafts", "test_wheel"),
+    *("browser/test_chat", "browser/test_admin_page", "laws/test_conversation", "laws/test_socket"),
+    *("engine/test_ranks", "browser/test_settings", "browser/test_trouble", "engine/test_remote"),
+    *("chaos/test_chaos", "laws/test_warm_is_cold", "app/test_oidc", "dialect/test_stateless"),
+    *("laws/test_library", "engine/test_quality", "engine/test_native", "laws/test_restart"),
+    *("laws/test_cache", "test_load", "app/test_rows", "app/test_backup", "app/test_cli"),
+    *("laws/test_template", "app/test_migrations", "app/test_contract", "browser/test_untrusted"),
+    *("laws/test_drafts", "test_benchmarks", "test_wheel"),
 )
 """Files that come first, so that at the end no worker waits for another that began a long one late."""
 
@@ -165,7 +168,7 @@ def each_server(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture(scope="session")
 def sqlite_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with serving(tmp_path_factory.mktemp("house"), open_engine) as running:
-        yield running
+        yield running.until_warm()
 
 
 @pytest.fixture(scope="session")
@@ -174,7 +177,7 @@ def postgres_house(
 ) -> Iterator[Serving]:
     url = finished(new_postgres_url(postgres, migrated_postgres))
     with serving(tmp_path_factory.mktemp("house"), open_engine, database_url=url) as running:
-        yield running
+        yield running.until_warm()
 
 
 @pytest.fixture(params=BOTH)

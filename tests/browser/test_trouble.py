@@ -55,8 +55,7 @@ def real_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     ):
         patch.setattr(conversations, "BROWSER_SAMPLING", seeded)
         patch.setattr(conversations, "BROWSER_LIMITS", Limits(max_output_tokens=LONGEST))
-        running.until(lambda: bool(running.service.warming.warm))
-        yield running
+        yield running.until_warm()
 
 
 def paced(house: Serving) -> PacedEngine:

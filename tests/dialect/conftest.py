@@ -19,7 +19,7 @@ def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         return EchoEngine(with_calls())
 
     with serving(tmp_path_factory.mktemp("echo"), open_engine) as server:
-        yield server
+        yield server.until_warm()
 
 
 @pytest.fixture

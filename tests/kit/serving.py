@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import uvicorn
 
@@ -80,6 +80,11 @@ class Serving:
                     await asyncio.sleep(POLL_S)
 
         self.do(come())
+
+    def until_warm(self) -> Self:
+        """Until what everybody begins with is computed and leased: what comes now is a test's."""
+        self.until(lambda: bool(self.service.warming.warm))
+        return self
 
     def new_user(self) -> tuple[UserId, NewKey]:
         """Another user and a key of theirs."""
