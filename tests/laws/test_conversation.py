@@ -18,7 +18,7 @@ from app.db.base import Database
 from app.db.models import Message, Response
 from app.db.revisions import migrate
 from app.db.types import AccountRole
-from app.events import LogEvent, ResponseStatus, TextDelta
+from app.events import LogEvent, ResponseEnded, ResponseStatus, TextDelta
 from app.ids import LoginId, UserId
 from app.people.accounts import Principal
 from engine.api import Engine, Limits, MissReason, Receipt, RenderRequest, Role, Seam
@@ -342,27 +342,33 @@ async def test_16_edits_and_regenerated_answers_compute_only_what_is_new(sqlite:
         assert edited.response.receipt.computed_tokens <= len(question.token_ids)
 
 
-@pytest.mark.parametrize("cut", range(1, 12))
-async def test_15_a_continued_answer_is_the_one_that_was_never_cut(sqlite: Database, cut: int):
+async def test_15_a_continued_answer_is_the_one_that_was_never_cut(sqlite: Database):
     """Wherever it was cut: in a word, or in the middle of a character of several tokens."""
+    text, whole_tokens = "Repeat: 🗼 naïve Ωmega 灯台", 24
     async with open_local() as engine, open_domain(sqlite, engine) as domain:
         ann = await new_person(sqlite)
-        text, whole_tokens = "Repeat: 🗼 naïve Ωmega 灯台", 24
-        ends = []
-        for tokens in (whole_tokens, cut):
-            conversation = await domain.conversations.create(ann.user_id)
-            ends.append(await domain.say(ann, conversation.id, text, max_tokens=tokens))
-        whole, stopped = ends
-        assert stopped.response.incomplete_reason and stopped.text
-        accepted = await domain.act(
-            ann, Act.CONTINUE, stopped.response, max_tokens=whole_tokens - cut
-        )
-        end = await domain.ended(ann, accepted.response)
-        kept, continued = [
-            (await domain.nodes(one.response.message_id))[-1] for one in (whole, end)
-        ]
 
-        assert end.text == whole.text
-        assert continued.token_ids == kept.token_ids
-        assert end.response.receipt is not None
-        assert end.response.receipt.computed_tokens <= 1
+        async def say(tokens: int) -> ResponseEnded:
+            conversation = await domain.conversations.create(ann.user_id)
+            return await domain.say(ann, conversation.id, text, max_tokens=tokens)
+
+        async def continued(cut: int) -> ResponseEnded:
+            stopped = await say(cut)
+            assert stopped.response.incomplete_reason and stopped.text
+            accepted = await domain.act(
+                ann, Act.CONTINUE, stopped.response, max_tokens=whole_tokens - cut
+            )
+            return await domain.ended(ann, accepted.response)
+
+        async def ids_of(end: ResponseEnded) -> tuple[int, ...]:
+            return (await domain.nodes(end.response.message_id))[-1].token_ids
+
+        whole = await say(whole_tokens)
+        kept = await ids_of(whole)
+        ends = await asyncio.gather(*(continued(cut) for cut in range(1, 12)))
+
+        for cut, end in enumerate(ends, 1):
+            assert (cut, end.text) == (cut, whole.text)
+            assert (cut, await ids_of(end)) == (cut, kept)
+            assert end.response.receipt is not None
+            assert (cut, end.response.receipt.computed_tokens <= 1) == (cut, True)
