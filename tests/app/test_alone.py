@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,15 +15,7 @@ from app.errors import AppError
 from app.launch import launched
 from app.settings import Settings
 from tests.kit.db import new_postgres_url
-from tests.kit.server import (
-    ROOT,
-    Server,
-    complaint,
-    free_port,
-    new_folder,
-    server_environment,
-    start_server,
-)
+from tests.kit.server import Server, complaint, keepwarm, new_folder, start_server
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +35,7 @@ async def test_a_data_folder_that_cannot_be_written_to_is_told_in_words(tmp_path
 
 def serve_too(folder: Path, *words: str, **settings: str) -> "subprocess.CompletedProcess[str]":
     """Another `keepwarm serve`, which ought to end by itself."""
-    return subprocess.run(
-        [sys.executable, "-m", "app", "serve", *words],
-        cwd=ROOT,
-        env=server_environment(folder, free_port(), **settings),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return keepwarm(folder, "serve", *words, **settings)
 
 
 def test_a_second_server_of_a_folder_is_refused_and_the_first_goes_on_with_its_answer(
