@@ -8,9 +8,7 @@ import pytest
 
 from engine.api import Limits, MissReason
 from engine.config import EngineConfig
-from engine.model.source import prepare
 from tests.kit.engines import (
-    DATA_DIR,
     PERSONA,
     Chat,
     a_config,
@@ -29,12 +27,7 @@ LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in
 def config(tmp_path) -> EngineConfig:
     """A folder of its own for what is parked; the converted model is everybody's."""
     share_made(tmp_path)
-    return a_config(
-        blocks=40,
-        data_dir=tmp_path,
-        model=prepare("default", DATA_DIR),
-        disk_bytes=1 << 30,
-    )
+    return a_config(blocks=40, data_dir=tmp_path, disk_bytes=1 << 30)
 
 
 async def say(chat: Chat, text: str) -> int:
