@@ -2,8 +2,9 @@
 
 import contextlib
 import re
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Viewport
 from app.ids import new_user_id
 from tests.browser.test_chat import SCHEMES, axe_faults, send, wait_for_end
 from tests.kit.bigtree import DOCUMENTS, show
-from tests.kit.server import ROOT, Server, fork_server, signed_in
+from tests.kit.server import POLL_S, ROOT, Server, fork_server, signed_in
 from tests.kit.tab import PASSWORD
 
 pytestmark = pytest.mark.browser
@@ -113,7 +114,7 @@ def nils(server: Server) -> str:
             client.patch(f"/api/conversations/{kept}", json={"kept_warm": True}).raise_for_status()
             admin.post(f"/api/admin/sessions/{user_id}/{parked}/park").raise_for_status()
             while not (is_any("disk_bytes") and is_any("retention", "kept")):
-                pass
+                time.sleep(POLL_S)
     return user_id
 
 
@@ -158,10 +159,25 @@ def asked(page: Page, path: str) -> Any:
     return page.evaluate("path => fetch(path).then(answer => answer.json())", path)
 
 
-def prepared(page: Page) -> int:
-    """How many jobs were computed to their planned ends; drafts, where no turn has a limit."""
-    count: int = counted(page)["finished_jobs"].get("length", 0)
-    return count
+def has_drafted(page: Page, before: int) -> bool:
+    """More than so many tokens were computed for drafts, and nothing is computed now."""
+    stats = counted(page)
+    rests: bool = stats["running_jobs"] == stats["waiting_jobs"] == 0
+    return rests and stats["drafts"]["computed"] > before
+
+
+def expect_shown(page: Page, told: Callable[[Any], list[tuple[Locator, str]]]) -> None:
+    """The page comes to show what is `told` of the counters, which still move: sessions end."""
+    deadline = time.monotonic() + TURN_MS / 1000
+    while True:
+        try:
+            for place, text in told(counted(page)):
+                expect(place).to_have_text(text, timeout=3_000)
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 def counted(page: Page) -> Any:
@@ -261,26 +277,28 @@ def test_drafts_are_counted_as_used_and_as_wasted(
         chat.goto(server.url)
         field = chat.get_by_label("Message", exact=True)
         chat.get_by_role("switch", name="Prepare while I type").check()
-        done = prepared(page)
-        for at, typed in enumerate((TYPED, SENT), 1):
+        for typed in (TYPED, SENT):
+            before = counted(page)["drafts"]["computed"]
             field.fill(typed)
-            while prepared(page) < done + at:
-                pass
+            while not has_drafted(page, before):
+                page.wait_for_timeout(50)
         send(chat, SENT)
         wait_for_end(chat)
         expect(chat.locator(".receipt summary")).to_contain_text("1 new, ")
-        drafts = counted(page)["drafts"]
 
-        assert min(drafts["used"], drafts["wasted"]) > 0
-        expect(figure(page, panel, "Computed ahead")).to_have_text(
-            short(drafts["computed"]), timeout=TURN_MS
-        )
-        expect(in_legend(page, panel, "Used")).to_have_text(short(drafts["used"]))
-        expect(in_legend(page, panel, "Wasted")).to_have_text(short(drafts["wasted"]))
-        expect(figure(page, panel, "Waiting")).to_have_text(short(drafts["waiting"]))
-        expect(figure(page, panel, "Used")).to_have_text(
-            percent(drafts["used"], drafts["used"] + drafts["wasted"])
-        )
+        def told(stats: Any) -> list[tuple[Locator, str]]:
+            drafts = stats["drafts"]
+            used, wasted = drafts["used"], drafts["wasted"]
+            assert min(used, wasted) > 0
+            return [
+                (figure(page, panel, "Computed ahead"), short(drafts["computed"])),
+                (in_legend(page, panel, "Used"), short(used)),
+                (in_legend(page, panel, "Wasted"), short(wasted)),
+                (figure(page, panel, "Waiting"), short(drafts["waiting"])),
+                (figure(page, panel, "Used"), percent(used, used + wasted)),
+            ]
+
+        expect_shown(page, told)
 
 
 def test_the_shares_are_what_each_owners_sessions_come_to(page: Page, nils: str):
@@ -593,19 +611,20 @@ def test_what_was_let_go_is_counted_by_its_reason_and_what_was_missed_of_it(
         path = f"/api/admin/sessions/{newest['owner_id']}/{newest['session_id']}/evict"
         admin.post(path).raise_for_status()
 
-    stats = counted(page)
-    gone, regretted = let_go(stats), stats["regretted_tokens"]
-    for_room = gone["pressure"] + gone["quota"]
-    assert min(gone["pressure"], gone["forgotten"], regretted) > 0
-    expect(in_legend(page, panel, "Deleted")).to_have_text(
-        short(gone["forgotten"]), timeout=TURN_MS
-    )
-    expect(in_legend(page, panel, "For room")).to_have_text(short(gone["pressure"]))
-    expect(in_legend(page, panel, "Over quota")).to_have_text(short(gone["quota"]))
-    expect(figure(page, panel, "Let go to make room")).to_have_text(short(for_room))
-    expect(figure(page, panel, "Regretted")).to_have_text(
-        f"{short(regretted)} · {percent(regretted, for_room)}"
-    )
+    def told(stats: Any) -> list[tuple[Locator, str]]:
+        gone, regretted = let_go(stats), stats["regretted_tokens"]
+        for_room = gone["pressure"] + gone["quota"]
+        assert min(gone["pressure"], gone["forgotten"], regretted) > 0
+        missed = f"{short(regretted)} · {percent(regretted, for_room)}"
+        return [
+            (in_legend(page, panel, "Deleted"), short(gone["forgotten"])),
+            (in_legend(page, panel, "For room"), short(gone["pressure"])),
+            (in_legend(page, panel, "Over quota"), short(gone["quota"])),
+            (figure(page, panel, "Let go to make room"), short(for_room)),
+            (figure(page, panel, "Regretted"), missed),
+        ]
+
+    expect_shown(page, told)
 
 
 def let_go(stats: Any) -> Counter[str]:
