@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from engine.api import Delta, Forget, Job, Limits, Sampling, Subject, SubjectKind
 from engine.config import EngineConfig
 from engine.figures import CacheChange
-from engine.model.source import prepare
 from tests.kit.desk import Desk, config
-from tests.kit.engines import DATA_DIR, Chat, Outcome, a_config, open_local, play, share_made
+from tests.kit.engines import Chat, Outcome, a_config, open_local, play, share_made
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
 EXACT = Sampling(temperature=0.0, logprobs=5)
@@ -26,7 +25,6 @@ def deterministic(folder: Path, **changes: object) -> EngineConfig:
     values: dict[str, object] = {
         "blocks": 30,
         "data_dir": folder,
-        "model": prepare("default", DATA_DIR),
         "dtype": "bfloat16",
         "disk_bytes": 1 << 30,
         "deterministic": True,
