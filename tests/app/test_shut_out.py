@@ -20,7 +20,7 @@ from app.ids import ConversationId, UserId, new_conversation_id
 from app.people.accounts import Accounts
 from engine.api import Forget, OwnerId, Subject, SubjectKind
 from tests.kit.peers import create, engine_of, until
-from tests.kit.server import fork_server, run_command
+from tests.kit.server import POLL_S, fork_server, run_command
 from tests.kit.serving import Serving
 from tests.kit.staff import CUT_S, SIGNED_OUT, Somebody, boss, closes, done, refusal, somebody
 from tests.kit.tab import LONG, PASSWORD, person
@@ -231,7 +231,7 @@ async def test_what_goes_while_no_server_runs_leaves_nothing_on_the_disk():
         with fork_server(server.folder) as again:
             async with asyncio.timeout(CUT_S):
                 while {of_ann, gone} & sessions(parked):  # noqa: ASYNC110  a file's going has no event
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(POLL_S)
             again.stop()
 
     assert set(begun) <= before

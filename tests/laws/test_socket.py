@@ -21,7 +21,7 @@ from app.frames import (
     TurnCreate,
 )
 from app.ids import ConversationId, MessageId, ResponseId
-from tests.kit.server import Server, fork_server
+from tests.kit.server import POLL_S, Server, fork_server
 from tests.kit.serving import Serving
 from tests.kit.staff import nothing_to_warm, somebody, stats
 from tests.kit.tab import LONG, Person, Tab, person
@@ -145,8 +145,8 @@ async def test_15_a_stop_before_the_first_token_is_honoured(each_server: Server)
         conversation_id = await somebody.conversation()
         await tab.subscribe(conversation_id)
         accepted = await tab.say(conversation_id, "word " * words)
-        while not (await stats(somebody))["running_jobs"]:
-            pass
+        while not (await stats(somebody))["running_jobs"]:  # noqa: ASYNC110  it has no event
+            await asyncio.sleep(POLL_S)
 
         await tab.cancel(accepted.response.id)
         end = await tab.event(accepted.response.id, ResponseEnded)
