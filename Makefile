@@ -126,10 +126,11 @@ contract: .venv/tested ## Ask a server all that its OpenAPI document allows and 
 	@$(PIP) install --quiet 'atheris>=3'
 	@touch $@
 
-chaos: .venv/fuzzed ## Processes killed, a network that fails, strangers' bytes, under a crowd: hours.
+chaos: .venv/fuzzed ## Processes killed, a network that fails, a full house, strangers' bytes: hours.
 	$(PY) -m tests.chaos.kill
 	$(PY) -m tests.chaos.kill --database postgres
 	$(PY) -m tests.chaos.cut --seconds 600
+	$(PY) -m tests.chaos.load --seconds 600 --sockets 500 --streams 64
 	$(PY) -m tests.chaos.fuzz --inputs 100000
 	$(PY) -m tests.chaos.tenants --trials 100
 

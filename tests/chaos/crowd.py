@@ -101,11 +101,11 @@ async def live_through(
             await harm()
             ending.set()
         faults = [f"{one.person.email}: {fault}" for one in crowd for fault in await look(one)]
-        faults += await asyncio.to_thread(_restless, house.server)
+        faults += await asyncio.to_thread(restless, house.server)
         compared, differing = await _compare(house.server, crowd, random.Random(seed))  # noqa: S311
         faults += differing
         house.server.stop()
-        faults += _unsound(house.server)
+        faults += unsound(house.server)
     return Outcome(
         harms=dict(harms),
         seconds=round(time.monotonic() - began, 1),
@@ -146,7 +146,7 @@ def settings_for(database: str) -> Iterator[dict[str, str]]:
             server.cleanup()
 
 
-def _restless(server: Server) -> list[str]:
+def restless(server: Server) -> list[str]:
     """What the pool holds for nobody, once nobody wants anything."""
     deadline = time.monotonic() + REST_S
     with signed_in(server) as client:
@@ -206,7 +206,7 @@ async def _said(server: Server, key: str, messages: list[dict[str, str]]) -> str
     return text
 
 
-def _unsound(server: Server) -> list[str]:
+def unsound(server: Server) -> list[str]:
     """What SQLite finds wrong; PostgreSQL holds its constraints at every commit."""
     url = make_url(server.database_url)
     if not url.drivername.startswith("sqlite"):

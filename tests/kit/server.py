@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -200,17 +200,18 @@ def start_server(
     `settings` are environment variables beside or instead of the usual ones, such as
     `KEEPWARM_THREADS="1"`. Use it as a context manager, so that it ends with the test.
     """
-    return _started(partial(_spawn, module=module), folder, port, settings)
+    return started(partial(spawn, module=(module,)), folder, port, settings)
 
 
 def fork_server(folder: Path | None = None, port: int | None = None, **settings: str) -> Server:
     """As `start_server`, in a tenth of the time, for who does not ask whose child its engine is."""
-    return _started(FORKED.start, folder, port, settings)
+    return started(FORKED.start, folder, port, settings)
 
 
-def _started(
+def started(
     start: Start, folder: Path | None, port: int | None, settings: dict[str, str]
 ) -> Server:
+    """What `start` makes of the program, once it is ready."""
     folder = folder or new_folder()
     port = port or free_port()
     file = folder / "server.log"
@@ -228,9 +229,10 @@ def _started(
         raise
 
 
-def _spawn(program: Program, output: int, *, module: str) -> "subprocess.Popen[bytes]":
+def spawn(program: Program, output: int, module: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
+    """`module`: what is typed behind `python -m` in the program's stead."""
     return subprocess.Popen(
-        [sys.executable, "-m", module, *program.words],
+        [sys.executable, "-m", *(module or (program.name,)), *program.words],
         cwd=ROOT,
         env=program.environment,
         stdout=output,
