@@ -88,6 +88,8 @@ const de: typeof en = {
   answerComplete: "Die Antwort ist vollständig.",
   answerStopped: "Die Antwort wurde angehalten.",
   answerFailed: "Die Antwort ist fehlgeschlagen.",
+  answerCutOff: "Die Antwort wurde abgeschnitten.",
+  answerInterrupted: "Die Antwort wurde unterbrochen.",
 
   // ---------------------------------------------------------------- one message
   youSaid: "Du",

@@ -86,6 +86,8 @@ export default {
   answerComplete: "The answer is complete.",
   answerStopped: "The answer was stopped.",
   answerFailed: "The answer failed.",
+  answerCutOff: "The answer was cut off.",
+  answerInterrupted: "The answer was interrupted.",
 
   // ---------------------------------------------------------------- one message
   youSaid: "You",

@@ -1,0 +1,23 @@
+// How an answer ended, as a screen reader says it. Pure.
+
+import { strings } from "../strings/chat";
+import type { MessageView } from "./reduce";
+
+/** Of the response of this name; nothing where another conversation is looked at meanwhile. */
+export function endWords(messages: readonly MessageView[], responseId: string | null): string {
+  const response = messages.find((one) => one.response?.id === responseId)?.response;
+  switch (response?.status) {
+    case "completed":
+      return strings.answerComplete;
+    case "cancelled":
+      return strings.answerStopped;
+    case "failed":
+      return strings.answerFailed;
+    case "incomplete":
+      return response.incomplete_reason === "interrupted"
+        ? strings.answerInterrupted
+        : strings.answerCutOff;
+    default:
+      return "";
+  }
+}
