@@ -300,6 +300,20 @@ def test_a_quota_is_named_with_when_there_is_room_again(visitor: Visitor):
     expect(visitor.field).to_have_value("Once more.")
 
 
+def test_a_page_too_many_says_so_and_comes_in_when_there_is_room(visitor: Visitor):
+    house, quotas = visitor.house, visitor.house.service.quotas
+    house.do(quotas.set_for_user(visitor.user_id, QuotaKind.SOCKETS, 1))
+    other = visitor.page.context.new_page()
+    other.goto(house.site.url)
+    expect(other.get_by_role("status").filter(has_text="more are not allowed")).to_be_visible()
+
+    house.do(quotas.set_for_user(visitor.user_id, QuotaKind.SOCKETS, 2))
+    other.get_by_role("button", name="Try again").click()
+
+    expect(other.get_by_text("more are not allowed")).to_have_count(0)
+    expect(other.get_by_text("a slower road")).to_have_count(0)
+
+
 def test_an_answer_that_the_engine_lost_is_asked_for_once_more(
     chromium: Browser, sqlite_house: Serving
 ):

@@ -4,18 +4,10 @@ import type { ConversationView, MessageView, OutwardFrame } from "../generated/e
 import { ApiError, api } from "./api";
 import { type Drafts, randomId } from "./drafts";
 import { type Head, idsOf, NO_HEAD } from "./library";
-import type { Link, Question } from "./link";
-import {
-  conversationOf,
-  cursors,
-  EMPTY,
-  leafOf,
-  live,
-  reduce,
-  type Loaded,
-  type State,
-  textOf,
-} from "./reduce";
+import type { Link } from "./link";
+import type { Question } from "./questions";
+import { conversationOf, cursors, EMPTY, leafOf, live, reduce, textOf } from "./reduce";
+import type { Loaded, State } from "./reduce";
 import { alternatives, path } from "./tree";
 
 /** A message on its way: shown at once, until the server says it is stored. */

@@ -3,7 +3,8 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
 import type { OutwardFrame } from "../generated/events";
 import { ApiError, api } from "./api";
-import { Link, type LinkStatus, type Question } from "./link";
+import { Link, type LinkStatus } from "./link";
+import type { Question } from "./questions";
 
 const LONGEST_WAIT_MS = 10_000;
 
@@ -79,6 +80,7 @@ const QUESTION: Question = {
 let link: Link;
 let heard: number[];
 let statuses: LinkStatus[];
+let fault: ApiError | null;
 
 beforeEach(() => {
   vi.useFakeTimers();
@@ -98,12 +100,16 @@ function begin(): void {
   Wire.all = [];
   heard = [];
   statuses = [];
+  fault = null;
   link = new Link({
     hear: (frame: OutwardFrame) => {
       const { number } = frame as unknown as Frame;
       if (number !== undefined) heard.push(number);
     },
-    status: (status) => statuses.push(status),
+    status: (status, why) => {
+      statuses.push(status);
+      fault = why;
+    },
     signedOut: () => undefined,
   });
 }
@@ -182,5 +188,50 @@ describe("what is typed while there is no connection", () => {
     Wire.now.greet();
 
     expect(Wire.now.drafts).toEqual([]);
+  });
+});
+
+describe("a link that is refused for a quota", () => {
+  const quota = { kind: "sockets", limit: 1, resets_at: null };
+  let streams: number;
+
+  beforeEach(() => {
+    streams = 0;
+    vi.mocked(api.account).mockResolvedValue({} as Awaited<ReturnType<typeof api.account>>);
+    vi.stubGlobal("fetch", () => {
+      streams += 1;
+      const problem = { code: "quota_exceeded", detail: "", field: null, quota };
+      return Promise.resolve(new Response(JSON.stringify(problem), { status: 429 }));
+    });
+  });
+
+  async function refuse(): Promise<void> {
+    Wire.now.cut(1006);
+    await pass(LONGEST_WAIT_MS);
+    Wire.now.cut(1006);
+    await pass(0);
+  }
+
+  it("says so and nothing else, and asks each minute", async () => {
+    await refuse();
+    expect(statuses).toEqual(["refused"]);
+    expect(fault?.quota).toEqual(quota);
+
+    await pass(59_000);
+    expect(streams).toBe(1);
+    await pass(1_000);
+    Wire.now.cut(1006);
+    await pass(0);
+    expect(streams).toBe(2);
+    expect(statuses).toEqual(["refused"]);
+  });
+
+  it("comes at once where somebody wants it", async () => {
+    await refuse();
+    link.retry();
+    Wire.now.greet();
+
+    expect(statuses).toEqual(["refused", "online"]);
+    expect(fault).toBeNull();
   });
 });

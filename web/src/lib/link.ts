@@ -4,39 +4,22 @@
 // connecting -> online -> offline -> connecting ...   after each welcome the watch is taken up anew
 //            -> online by the stream                  after two refused upgrades of a server that
 //                                                     answers; the socket is tried again each minute
+//            -> refused                               the server says that this is too much; it is asked
+//                                                     again each minute, or when somebody wants it
 
 import {
   PROTOCOL,
   type Cursor,
   type Draft,
   type InwardFrame,
-  type LeafChoose,
   type OutwardFrame,
   type Presence,
-  type ResponseCancel,
-  type Subscribe,
-  type TurnContinue,
-  type TurnCreate,
-  type TurnEdit,
-  type TurnRegenerate,
-  type Unsubscribe,
 } from "../generated/events";
 import { ApiError, api } from "./api";
-import { Questions } from "./questions";
+import { type Question, Questions } from "./questions";
 import { backOffMs, REFUSALS, socketUrl, TRY_AGAIN_MS } from "./socket";
 import { Stream } from "./stream";
 import { strings } from "../strings/chat";
-
-type Unnumbered<T> = Omit<T, "request_id">;
-export type Question =
-  | Unnumbered<Subscribe>
-  | Unnumbered<Unsubscribe>
-  | Unnumbered<TurnCreate>
-  | Unnumbered<TurnEdit>
-  | Unnumbered<TurnRegenerate>
-  | Unnumbered<TurnContinue>
-  | Unnumbered<LeafChoose>
-  | Unnumbered<ResponseCancel>;
 
 export type LinkStatus =
   | "connecting"
@@ -45,6 +28,8 @@ export type LinkStatus =
   /** The server is not reached, or says that it goes and comes back. */
   | "offline"
   | "restarting"
+  /** The server is there and lets nobody in: the fault says why. */
+  | "refused"
   | "outdated";
 
 export const isUp = (status: LinkStatus): boolean => status === "online" || status === "stream";
@@ -59,7 +44,8 @@ export interface Watch {
 
 export interface Listener {
   hear(frame: OutwardFrame): void;
-  status(status: LinkStatus): void;
+  /** `fault`: why, where the server refused. */
+  status(status: LinkStatus, fault: ApiError | null): void;
   signedOut(): void;
 }
 
@@ -100,6 +86,11 @@ export class Link {
     this.#socket?.close();
     this.#questions.abandon(LOST());
     this.#wake();
+  }
+
+  /** Without waiting any longer. */
+  retry(): void {
+    if (!this.isUp && this.#status !== "outdated") this.#connect();
   }
 
   get isUp(): boolean {
@@ -228,7 +219,8 @@ export class Link {
     } catch (error) {
       // Without a login the page leaves this link by itself.
       if (error instanceof ApiError && error.status === 401) return;
-      if (!this.#stream) this.#become(this.#isComingBack(error) ? "restarting" : "offline");
+      if (isTooMuch(error)) this.#become("refused", error);
+      else if (!this.#stream) this.#become(this.#isComingBack(error) ? "restarting" : "offline");
     }
   }
 
@@ -242,24 +234,35 @@ export class Link {
     if (this.#stream || this.#closed) return;
     this.#stream = new Stream(
       (frame) => this.#heard(frame),
-      () => this.#streamLost(),
+      () => this.#streamOpened(),
+      (error) => this.#streamLost(error),
     );
+  }
+
+  #streamOpened(): void {
     this.#become("stream");
     this.#resume();
     this.#catchUp();
   }
 
-  #streamLost(): void {
+  #streamLost(error: unknown): void {
+    this.#stream?.close();
     this.#stream = null;
+    if (isTooMuch(error)) {
+      this.#become("refused", error);
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.#connect(), TRY_AGAIN_MS);
+      return;
+    }
     this.#become("offline");
     this.#attempt = 0;
     this.#connect();
   }
 
-  #become(status: LinkStatus): void {
+  #become(status: LinkStatus, fault: ApiError | null = null): void {
     if (status === this.#status) return;
     this.#status = status;
-    this.#listener.status(status);
+    this.#listener.status(status, fault);
     if (this.isUp) this.#wake();
   }
 
@@ -269,8 +272,7 @@ export class Link {
   }
 
   readonly #hurry = (): void => {
-    if (document.hidden || this.#socket || this.isUp || this.#status === "outdated") return;
-    this.#connect();
+    if (!document.hidden) this.retry();
   };
 
   // ---------------------------------------------------------------- frames
@@ -285,6 +287,9 @@ export class Link {
     else if (frame.error.code === "unsupported_protocol") this.#become("outdated");
   }
 }
+
+const isTooMuch = (error: unknown): error is ApiError =>
+  error instanceof ApiError && error.status === 429;
 
 function pause(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));

@@ -1,9 +1,30 @@
 // Questions on their way by the socket: each has a name, and the frame that answers it has the same.
 
-import type { InwardFrame, OutwardFrame } from "../generated/events";
+import type {
+  InwardFrame,
+  LeafChoose,
+  OutwardFrame,
+  ResponseCancel,
+  Subscribe,
+  TurnContinue,
+  TurnCreate,
+  TurnEdit,
+  TurnRegenerate,
+  Unsubscribe,
+} from "../generated/events";
 import { ApiError } from "./api";
 import { randomId } from "./drafts";
-import type { Question } from "./link";
+
+type Unnumbered<T> = Omit<T, "request_id">;
+export type Question =
+  | Unnumbered<Subscribe>
+  | Unnumbered<Unsubscribe>
+  | Unnumbered<TurnCreate>
+  | Unnumbered<TurnEdit>
+  | Unnumbered<TurnRegenerate>
+  | Unnumbered<TurnContinue>
+  | Unnumbered<LeafChoose>
+  | Unnumbered<ResponseCancel>;
 
 interface Waiting {
   resolve(frame: OutwardFrame): void;

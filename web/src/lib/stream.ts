@@ -3,7 +3,7 @@
 
 import type { Cursor, Draft, OutwardFrame, Presence, StreamFrame } from "../generated/events";
 import { type Accepted, type Again, ApiError, api, fetched } from "./api";
-import type { Question } from "./link";
+import type { Question } from "./questions";
 import { strings } from "../strings/chat";
 
 export class Stream {
@@ -15,6 +15,7 @@ export class Stream {
 
   constructor(
     private readonly hear: (frame: OutwardFrame) => void,
+    private readonly opened: () => void,
     private readonly lost: (error: unknown) => void,
   ) {
     void this.#watchEverything();
@@ -89,6 +90,7 @@ export class Stream {
   #heard(frame: StreamFrame): void {
     if (frame.type === "page.opened") {
       this.#pageId = frame.page_id;
+      this.opened();
       this.#tellIfSeen();
     } else if (frame.type === "response.started") {
       const { id: response_id, conversation_id } = frame.response;
