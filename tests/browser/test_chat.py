@@ -265,8 +265,9 @@ def test_15_a_stopped_answer_is_continued(page: Page):
     wait_for_end(page)
     before = stored(page)["text"]
 
-    page.get_by_role("button", name="Continue", exact=True).click()
+    page.get_by_role("button", name="Continue", exact=True).press("Enter")
     wait_for_more(page, len(before) + 20)
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
     page.get_by_role("button", name="Stop the answer").click()
     wait_for_end(page)
 
@@ -280,12 +281,14 @@ def test_16_versions_are_made_switched_and_remembered(page: Page):
     wait_for_end(page)
     first = stored(page)
 
-    page.get_by_role("button", name="Answer once more").click()
-    versions = page.locator(".answer .versions")
+    page.get_by_role("button", name="Answer once more").press("Enter")
+    versions, field = page.locator(".answer .versions"), page.get_by_label("Message", exact=True)
     expect(versions).to_have_text("2/2")
+    expect(field).to_be_focused()
     wait_for_end(page)
-    page.get_by_role("button", name="The version before").click()
+    page.get_by_role("button", name="The version before").press("Enter")
     expect(versions).to_have_text("1/2")
+    expect(page.get_by_role("button", name="The next version")).to_be_focused()
     assert letters(answer(page)) == letters(first["text"])
     page.reload()
     expect(versions).to_have_text("1/2")
@@ -320,6 +323,7 @@ def test_16_a_copy_goes_its_own_way(page: Page, context: BrowserContext):
 
     for one in (page, tab):
         expect(one.locator("article")).to_have_count(0)
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
     page.goto(original)
     wait_for_end(page)
     assert stored(page)["text"] == said

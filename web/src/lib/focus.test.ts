@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 
-import { keepsFocus } from "./focus";
+import { keepsFocus, sameArrow } from "./focus";
 
 describe("the focus of what goes away", () => {
   let place: HTMLElement;
@@ -56,5 +56,31 @@ describe("the focus of what goes away", () => {
     await settled();
 
     expect(document.activeElement).toBe(document.body);
+  });
+});
+
+describe("the focus of an arrow between versions", () => {
+  const article = (id: string, at: "first" | "last"): string =>
+    `<article data-id="${id}"><span class="versions">
+      <button aria-label="before" ${at === "first" ? "disabled" : ""}></button>
+      <button aria-label="after" ${at === "last" ? "disabled" : ""}></button></span></article>`;
+
+  it.each([
+    ["first", "after"],
+    ["last", "before"],
+  ] as const)("goes to one that is enabled in the %s version", (at, name) => {
+    document.body.innerHTML = article("a", "last");
+    const gone = document.querySelector("button") as HTMLButtonElement;
+    gone.closest("article")?.remove();
+    document.body.innerHTML = article("b", at);
+
+    const heir = sameArrow(gone, (id) => (id === "a" ? "b" : undefined));
+
+    expect(heir?.getAttribute("aria-label")).toBe(name);
+  });
+
+  it("goes to none from any other button", () => {
+    document.body.innerHTML = article("b", "first");
+    expect(sameArrow(document.createElement("button"), () => "b")).toBeUndefined();
   });
 });

@@ -2,7 +2,7 @@
 
 /** An attachment: `heir` gets the focus of whatever goes away inside the element that it is on. */
 export function keepsFocus(
-  heir: () => HTMLElement | undefined,
+  heir: (gone: Node) => HTMLElement | undefined,
 ): (place: HTMLElement) => () => void {
   return (place) => {
     let last: Node | null = null;
@@ -11,8 +11,9 @@ export function keepsFocus(
     };
     const changed = new MutationObserver(() => {
       if (!last || last.isConnected) return;
+      const gone = last;
       last = null;
-      if (isNobodys()) heir()?.focus({ preventScroll: true });
+      if (isNobodys()) heir(gone)?.focus({ preventScroll: true });
     });
     place.addEventListener("focusin", came);
     changed.observe(place, { childList: true, subtree: true });
@@ -21,6 +22,22 @@ export function keepsFocus(
       place.removeEventListener("focusin", came);
     };
   };
+}
+
+/**
+ * Of an arrow that was among a message's versions: the one that goes the same way in the version that is
+ * shown now, or the other where that is the last. `shown` names it by the message that is gone.
+ */
+export function sameArrow(
+  gone: Node,
+  shown: (id: string) => string | undefined,
+): HTMLElement | undefined {
+  if (!(gone instanceof HTMLButtonElement) || !gone.closest(".versions")) return undefined;
+  const id = shown(gone.closest<HTMLElement>("[data-id]")?.dataset["id"] ?? "") ?? "";
+  const place = document.querySelector(`[data-id="${CSS.escape(id)}"] .versions`);
+  const arrows = [...(place?.querySelectorAll<HTMLButtonElement>("button:enabled") ?? [])];
+  const name = gone.getAttribute("aria-label");
+  return arrows.find((one) => one.getAttribute("aria-label") === name) ?? arrows[0];
 }
 
 // A modal dialog has it itself where nothing in it has.
