@@ -258,3 +258,22 @@ describe("a growing answer", () => {
     expect(dom("see [x]\n\n[x]: https://a.example").querySelector("a")?.textContent).toBe("x");
   });
 });
+
+describe("the direction", () => {
+  it.each([
+    ["- مرحبا\n- again", "ul", "rtl"],
+    ["1. [x] שלום\n\n   two", "ol", "rtl"],
+    ["- [x] שלום", "ul", "rtl"],
+    ["1. שלום\n\n2. two", "li", "rtl"],
+    ["> مرحبا", "blockquote", "rtl"],
+    ["| العربية | b |\n| --- | --- |\n| c | d |", ".table", "rtl"],
+    ["- first\n- مرحبا", "ul", "ltr"],
+    ["> first مرحبا", "blockquote", "ltr"],
+  ])("of %j is its first letter's", (text, place, direction) => {
+    expect(dom(text).querySelector(place)?.getAttribute("dir")).toBe(direction);
+  });
+
+  it("leaves an ordered list its first number", () => {
+    expect(dom("3. c\n4. d").querySelector("ol")?.getAttribute("start")).toBe("3");
+  });
+});

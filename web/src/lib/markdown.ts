@@ -133,11 +133,17 @@ marked.use({
       const inner = this.parser.parseInline(tokens);
       return `<h${level} dir="auto" class="level-${depth}">${inner}</h${level}>`;
     },
-    blockquote({ tokens }) {
-      return `<blockquote dir="auto">${this.parser.parse(tokens)}</blockquote>`;
+    blockquote({ raw, tokens }) {
+      return `<blockquote dir="${direction(raw)}">${this.parser.parse(tokens)}</blockquote>`;
     },
-    listitem({ tokens }) {
-      return `<li dir="auto">${this.parser.parse(tokens)}</li>`;
+    list({ raw, ordered, start, items }) {
+      const tag = ordered ? "ol" : "ul";
+      const from = ordered && start !== 1 ? ` start="${start}"` : "";
+      const inner = items.map((item) => this.listitem(item)).join("");
+      return `<${tag}${from} dir="${direction(raw)}">\n${inner}</${tag}>\n`;
+    },
+    listitem({ raw, tokens }) {
+      return `<li dir="${direction(raw)}">${this.parser.parse(tokens)}</li>`;
     },
     checkbox({ checked }) {
       return checked ? "☑ " : "☐ ";
@@ -157,12 +163,21 @@ marked.use({
         row(cells, "td", (cell) => this.parser.parseInline(cell.tokens)),
       );
       return (
-        `<div class="table" tabindex="0" role="region" aria-label="${escaped(strings.table)}"><table>` +
+        `<div class="table" dir="${direction(token.raw)}" tabindex="0" role="region" aria-label="${escaped(strings.table)}"><table>` +
         `<thead>${head}</thead><tbody>${rows.join("")}</tbody></table></div>`
       );
     },
   },
 });
+
+const RIGHT_TO_LEFT =
+  /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
+
+/** By the first letter. The browser's own "auto" passes over what stands in a child with a direction. */
+function direction(source: string): "ltr" | "rtl" {
+  const letter = /\p{L}/u.exec(source.replace(/\[[ x]\]/gi, ""))?.[0] ?? "";
+  return RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr";
+}
 
 function anchor(href: string, inner: string): string {
   return SAFE_ADDRESS.test(href) ? `<a href="${escaped(href)}">${inner}</a>` : inner;
