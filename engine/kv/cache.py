@@ -306,7 +306,7 @@ class Cache:
 
     def park_everything(self) -> None:
         """Whatever is leased is to outlive the engine, where there is a disk."""
-        self.tiers.spill()
+        self.tiers.close()
         for lease in self._leases:
             self.parking.want(lease.entries, again=True)
 

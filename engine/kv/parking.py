@@ -33,6 +33,10 @@ LOOK_AHEAD = 8
 MEMORY = 0.8
 """How much of an old measurement is kept when a new one comes."""
 
+DOUBT = 0.98
+"""How much of a measurement is kept when nothing is tried because of it: a disk that was slow once
+is tried again some day."""
+
 
 class Speed:
     """Seconds a token, as measured lately; None before the first measurement."""
@@ -47,6 +51,10 @@ class Speed:
             now = seconds / tokens
             old = self.token_s
             self.token_s = now if old is None else MEMORY * old + (1 - MEMORY) * now
+
+    def doubt(self) -> None:
+        if self.token_s is not None:
+            self.token_s *= DOUBT
 
 
 class Restoring(msgspec.Struct, kw_only=True):
@@ -79,6 +87,7 @@ class Parking:
         self._queue = queue
         self._block_tokens, self._granule_tokens = sizes
         self._wanted: dict[Entry, None] = {}
+        self._refused: dict[Entry, None] = {}
         self._restores: dict[int, Restoring] = {}
 
     @property
@@ -121,9 +130,12 @@ class Parking:
             return
         ids, scopes, table = path_of(entry, self._block_tokens)
         path = Path(ids=ids, scopes=scopes, table=table)
-        # Tried is tried: without room now, there may be some when the path has grown.
+        # Tried is tried: without room now, there may be some when the path has grown, or when what
+        # moves has left.
         entry.parked = entry.end
-        self.tiers.park(path, _keys(lease), durable=lease is None or lease.durable)
+        is_parked = self.tiers.park(path, _keys(lease), durable=lease is None or lease.durable)
+        if not is_parked and self.tiers.moving:
+            self._refused[entry] = None
         if lease is not None and lease.retention <= RetentionClass.IDLE:
             self.tiers.let_wait(lease.key)
 
@@ -156,6 +168,8 @@ class Parking:
         """A transfer is over: the holding that waited for it, and the blocks that nobody needs."""
         restore = self._restores.pop(arrival.transfer_id, None)
         self.tiers.arrived(arrival)
+        self._wanted.update(self._refused)
+        self._refused.clear()
         if restore is None:
             return None, ()
         holding, start = restore.holding, restore.ends[0]
@@ -170,7 +184,10 @@ class Parking:
     def _beats(self, start: int, end: int) -> bool:
         """Before anything was read, reading is taken for the quicker."""
         read_s = self.reading.token_s
-        return read_s is None or read_s < self._prices.token_s((start + end) // 2)
+        if read_s is None or read_s < self._prices.token_s((start + end) // 2):
+            return True
+        self.reading.doubt()
+        return False
 
 
 def _keys(lease: Lease | None) -> tuple[LeaseKey, LeaseKey]:

@@ -9,8 +9,10 @@ A segment is a run of tokens in one scope. Of a path whose operator zone ends at
     operator   user's           user's           user's, still growing: superseded by a longer one
 """
 
+import heapq
 from array import array
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 import msgspec
@@ -212,3 +214,32 @@ def _nothing() -> SegmentHead:
         owner_id=OPERATOR_KEY[0],
         session_id=OPERATOR_KEY[1],
     )
+
+
+class Ages:
+    """Which segments leave a tier next: those that were unused for longest."""
+
+    def __init__(self, tree: SegmentTree) -> None:
+        self._tree = tree
+        self._queues: defaultdict[Tier, list[tuple[int, str]]] = defaultdict(list)
+
+    def add(self, segment: Segment, tier: Tier) -> None:
+        heapq.heappush(self._queues[tier], (segment.used, segment.head.name))
+
+    def take(self, tier: Tier, may_leave: Callable[[Segment], bool]) -> Segment | None:
+        """The next that may, out of the queue; keys in it may be too low."""
+        queue, passed, oldest = self._queues[tier], [], None
+        while queue and oldest is None:
+            used, name = heapq.heappop(queue)
+            segment = self._tree.get(name)
+            if segment is None or tier not in segment.tiers:
+                continue
+            if segment.used != used:
+                heapq.heappush(queue, (segment.used, name))
+            elif may_leave(segment):
+                oldest = segment
+            else:
+                passed.append((used, name))
+        for age in passed:
+            heapq.heappush(queue, age)
+        return oldest

@@ -9,7 +9,6 @@ A segment's states: being written (nobody can match it), whole, going (to be dro
 arrived). What a transfer reads or writes is not dropped before it has arrived.
 """
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
@@ -23,7 +22,7 @@ from engine.kv.blocks import BlockPool
 from engine.kv.journal import Journal
 from engine.kv.pins import LeaseKey
 from engine.kv.prefix import Ids, Scopes, is_operators
-from engine.kv.segments import Found, Path, Segment, SegmentTree
+from engine.kv.segments import Ages, Found, Path, Segment, SegmentTree
 from engine.step import (
     Arrival,
     BlockId,
@@ -76,15 +75,16 @@ class Tiers:
             Tier.DISK: sizes.disk_bytes // sizes.token_bytes,
         }
         self._held = dict.fromkeys(LOWER, 0)
-        self._ages: dict[Tier, list[tuple[int, str]]] = {tier: [] for tier in LOWER}
         self._names = (f"{boot_id}-{number}" for number in count(1))
         self._transfer_ids = map(TransferId, count(1))
         self._tree = SegmentTree(self._key_tokens)
+        self._ages = Ages(self._tree)
         self._writes: dict[TransferId, tuple[Segment, Tier, tuple[BlockId, ...]]] = {}
         self._reads: dict[TransferId, list[Segment]] = {}
         self._going: set[Segment] = set()
         self._orders: list[Transfer] = []
         self._uses = 0
+        self._is_closing = False
 
     @property
     def are_used(self) -> bool:
@@ -117,7 +117,7 @@ class Tiers:
         `keys` are whose the operator's part and the rest will be. The blocks that are read count
         as copying until their transfer has arrived.
         """
-        tier = next((t for t in LOWER if self._budget[t] and (durable or t is Tier.HOST)), None)
+        tier = self._tier_for(durable=durable)
         if tier is None:
             return False
         parent = self._tree.root
@@ -130,6 +130,8 @@ class Tiers:
                 key = keys[0] if is_operators(scope) else keys[1]
                 known = self._add(parent, scope, ids, (key, durable))
                 self._write(known, tier, path.table)
+            elif self._is_closing and not self._spill(known):
+                return False
             self._touch(known)
             parent = known
         return True
@@ -140,12 +142,17 @@ class Tiers:
             if segment.used >= 0:
                 segment.used -= IDLE_AGE
                 for tier in segment.tiers:
-                    self._age(segment, tier)
+                    self._ages.add(segment, tier)
 
     def spill(self) -> None:
         """Order everything that may lie on disk and does not to be written there."""
         for segment in self._tree:
             self._spill(segment)
+
+    def close(self) -> None:
+        """From now on everything goes to the disk: memory ends with the process."""
+        self._is_closing = True
+        self.spill()
 
     def restore(self, found: Found, start: int, table: Sequence[BlockId]) -> TransferId:
         """Order tokens `[start, found.end)` into the slots of a block table."""
@@ -245,6 +252,14 @@ class Tiers:
 
     # ------------------------------------------------------------ inside
 
+    def _tier_for(self, *, durable: bool) -> Tier | None:
+        """Where a path is parked first: what is not durable never lies on a disk."""
+        for tier in LOWER:
+            is_open = durable if tier is Tier.DISK else not self._is_closing
+            if self._budget[tier] and is_open:
+                return tier
+        return None
+
     def _add(
         self, parent: Segment, scope: Scope, ids: Ids, whose: tuple[LeaseKey, bool]
     ) -> Segment:
@@ -276,7 +291,7 @@ class Tiers:
             segment.tiers.add(Tier.DISK)
             self._held[Tier.DISK] += len(segment.ids)
             self._touch(segment)
-            self._age(segment, Tier.DISK)
+            self._ages.add(segment, Tier.DISK)
 
     def _write(self, segment: Segment, tier: Tier, table: Sequence[BlockId]) -> None:
         """Order a new segment's KV out of the pool."""
@@ -321,7 +336,7 @@ class Tiers:
             first = len(segment.tiers) == 1
             self._note(CacheChange.PARKED if first else CacheChange.SPILLED, segment, tier)
             if not segment.going:
-                self._age(segment, tier)
+                self._ages.add(segment, tier)
                 for shorter in self._tree.superseded(segment):
                     self._remove(shorter)
         self._settle(segment)
@@ -329,33 +344,19 @@ class Tiers:
     def _make_room(self, tier: Tier, tokens: int, spare: Segment | None) -> bool:
         """Let the longest unused segments go until `tokens` fit beside the others."""
         while self._held[tier] + tokens > self._budget[tier]:
-            victim = self._oldest(tier, spare) if tokens <= self._budget[tier] else None
+            victim = None
+            if tokens <= self._budget[tier]:
+                victim = self._ages.take(
+                    tier, lambda s: s is not spare and self._may_leave(s, tier)
+                )
             if victim is None:
                 return False
             if tier is Tier.HOST and self._spill(victim) and Tier.DISK not in victim.tiers:
                 # It leaves as soon as the disk has it; until then there is no room.
-                self._age(victim, tier)
+                self._ages.add(victim, tier)
                 return False
             self._leave(victim, tier)
         return True
-
-    def _oldest(self, tier: Tier, spare: Segment | None) -> Segment | None:
-        """The segment that leaves a tier next, out of the queue; keys in it may be too low."""
-        ages, passed, oldest = self._ages[tier], [], None
-        while ages and oldest is None:
-            used, name = heapq.heappop(ages)
-            segment = self._tree.get(name)
-            if segment is None or tier not in segment.tiers:
-                continue
-            if segment.used != used:
-                heapq.heappush(ages, (segment.used, name))
-            elif segment is spare or not self._may_leave(segment, tier):
-                passed.append((used, name))
-            else:
-                oldest = segment
-        for age in passed:
-            heapq.heappush(ages, age)
-        return oldest
 
     def _may_leave(self, segment: Segment, tier: Tier) -> bool:
         continued = any(Tier.DISK in below.tiers for below in segment.below())
@@ -395,6 +396,3 @@ class Tiers:
     def _touch(self, segment: Segment) -> None:
         self._uses += 1
         segment.used = self._uses
-
-    def _age(self, segment: Segment, tier: Tier) -> None:
-        heapq.heappush(self._ages[tier], (segment.used, segment.head.name))

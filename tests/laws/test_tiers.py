@@ -109,8 +109,10 @@ def test_01_the_next_life_restores_what_the_disk_kept():
     assert ended.receipt.cached_tokens >= len(log) - 1
 
 
-def test_01_a_close_parks_every_session():
-    desk = desk_with(pool_blocks=64)
+@pytest.mark.parametrize("host", [0, 40, 100, 512, 4096])
+def test_01_a_close_parks_every_session(host):
+    """On the disk: what memory holds of it, or is only being given, ends with the process."""
+    desk = desk_with(pool_blocks=64, tiers=tiers(host=host))
     logs = {}
     for number in range(4):
         job = desk.job(text(number, 60), session=f"s{number}")
@@ -120,12 +122,23 @@ def test_01_a_close_parks_every_session():
     desk.drain()
     assert not desk.core.is_moving
     later = Desk(desk.config)
-    later.paper.segments = desk.paper.segments
+    later.paper.segments = {at: kv for at, kv in desk.paper.segments.items() if at[0] is Tier.DISK}
     later.core.load([desk.paper.heads[name] for _, name in later.paper.segments])
 
     for number, log in logs.items():
         ended = later.run(later.job([*log, 5], session=f"s{number}"))
         assert ended.receipt.cached_tokens >= len(log) - 1
+
+
+def test_01_what_memory_had_no_room_for_while_others_left_it_is_parked_when_they_have():
+    desk = desk_with(pool_blocks=64, tiers=tiers(host=110))
+    for number in range(4):
+        desk.run(desk.job(text(number, 60), session=f"s{number}"))
+        desk.core.lease(session(f"s{number}"), Park(), desk.now)
+    desk.drain()
+
+    parked = {name for _, name in desk.paper.segments}
+    assert sum(len(desk.paper.heads[name].token_ids) for name in parked) == 4 * 63
 
 
 def test_01_a_close_parks_again_what_the_disk_had_let_go():
@@ -234,6 +247,21 @@ def test_02_what_is_read_slower_than_it_is_computed_is_computed():
 
     assert ended.receipt.cached_tokens == 0
     assert not desk.core.stats().segments[CacheChange.RESTORED]
+
+
+def test_02_a_disk_that_was_slow_once_is_tried_again():
+    desk, log = parked_desk()
+    desk.core._cache.parking.reading.learn(1, 1000.0)
+    for _ in range(1000):
+        ended = desk.run(desk.job([*log, 5], session="chat"))
+        if ended.receipt.cached_tokens:
+            break
+        desk.now += 10_000
+        desk.drain()
+        evict_all(desk)
+
+    assert ended.receipt.cached_tokens >= len(log) - 1
+    assert desk.core.stats().segments[CacheChange.RESTORED]
 
 
 def test_01_a_wish_to_park_is_carried_out_though_nothing_presses():
