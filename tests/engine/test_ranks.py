@@ -36,6 +36,7 @@ QUESTIONS = ("Name ten animals.", "Where does the lamplighter live, and why?", "
 LONG = " ".join(QUESTIONS * 5)
 CLOSE = 1e-4
 """How far log-probabilities may be apart in float32: sums of two halves round otherwise."""
+CLOSE_IN_FP8 = 0.1
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,23 @@ async def test_two_ranks_give_the_probabilities_that_one_gives(whole, shared):
     assert len(pairs) == 6 * 40 * len(QUESTIONS)
     assert {ours for (ours, _), _ in pairs} == {theirs for _, (theirs, _) in pairs}
     assert max(abs(ours - theirs) for (_, ours), (_, theirs) in pairs) < CLOSE
+
+
+async def test_two_ranks_keep_kv_in_fp8_as_one_does(model):
+    """What a sum's last bit moves over a border of fp8 is moved by a sixteenth."""
+    sampling = Sampling(temperature=0.0, logprobs=5)
+    told, cards = [], []
+    for ranks in (1, 2):
+        async with fork_remote(config_of(model, ranks, kv_dtype="fp8")) as engine:
+            told.append(await said(engine, sampling=sampling))
+            cards.append(await engine.info())
+
+    expected, found = told
+    assert [one.token_ids for one in found] == [one.token_ids for one in expected]
+    pairs = zip(logprobs(found), logprobs(expected), strict=True)
+    assert max(abs(ours - theirs) for (_, ours), (_, theirs) in pairs) < CLOSE_IN_FP8
+    assert cards[1].kv_bytes_per_token == cards[0].kv_bytes_per_token
+    assert cards[1].dtype == "float32, KV in float8_e4m3fn"
 
 
 async def test_two_ranks_compute_only_what_is_new(shared):
