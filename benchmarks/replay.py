@@ -29,7 +29,7 @@ from engine.kv.indexes import new_index
 from engine.kv.prefix import NO_END, Scopes
 from engine.kv.returns import GapModel
 from engine.kv.tiers import SEGMENT_TOKENS, Tiers, TierSizes
-from engine.step import Arrival, Drop, Restore
+from engine.step import Arrival, Drop, HandOver, Restore
 
 
 class Score(msgspec.Struct, kw_only=True):
@@ -145,7 +145,7 @@ class Replay:
         """Whatever is to be moved arrives whole, at once."""
         while orders := self.cache.take_transfers():
             for order in orders:
-                if not isinstance(order, Drop):
+                if not isinstance(order, Drop | HandOver):
                     pieces = len(order.pieces) if isinstance(order, Restore) else 1
                     self.cache.arrived(
                         Arrival(transfer_id=order.transfer_id, pieces=pieces, seconds=0.0)

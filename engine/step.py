@@ -140,7 +140,16 @@ class Drop(msgspec.Struct, frozen=True, kw_only=True, tag="drop"):
     name: str
 
 
-Transfer = Park | Spill | Restore | Drop
+class HandOver(msgspec.Struct, frozen=True, kw_only=True, tag="hand_over"):
+    """A segment is another lease's from now on: its file, if it has one, is to say so.
+
+    After every transfer that was ordered before. A file that cannot be written again is deleted.
+    """
+
+    head: SegmentHead
+
+
+Transfer = Park | Spill | Restore | Drop | HandOver
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from itertools import chain
 
 import msgspec
 
-from engine.api import OwnerId, Scope
+from engine.api import OwnerId, Scope, Subject, SubjectKind
 from engine.kv.pins import LeaseKey
 from engine.kv.prefix import Ids, Scopes, shared_tokens
 from engine.step import BlockId, SegmentHead
@@ -105,6 +105,13 @@ class SegmentTree:
         """What was written for a subject."""
         return list(self._by_key.get(key, ()))
 
+    def written_for(self, subject: Subject) -> list[Segment]:
+        """The same for one subject or all of an owner's, the ends of paths first."""
+        own: Iterator[Segment] = iter(self.of((subject.owner_id, subject.subject_id)))
+        if subject.kind is SubjectKind.OWNER:
+            own = (segment for segment in self if segment.head.owner_id == subject.owner_id)
+        return sorted(own, key=lambda segment: -segment.end)
+
     def find(self, ids: Ids, scopes: Scopes, end: int) -> Found:
         """The longest prefix of `ids[:end]` that lower tiers hold. Changes nothing."""
         segment, position, found = self.root, 0, list[Segment]()
@@ -157,14 +164,28 @@ class SegmentTree:
         parent = segment.parent
         if parent is None or self._segments.pop(segment.head.name, None) is None:
             return
-        own = self._by_key[segment.key]
-        del own[segment]
-        if not own:
-            del self._by_key[segment.key]
+        self._disown(segment)
         key = self._key(segment.head.scope, segment.ids)
         parent.children[key].remove(segment)
         if not parent.children[key]:
             del parent.children[key]
+
+    def hand_over(self, segment: Segment) -> SegmentHead | None:
+        """Give it to whose segment continues it; its head then. None: no other may keep it.
+
+        What may lie in memory only does not keep what lies on disk: nobody would delete that after
+        a restart.
+        """
+        durable = segment.head.durable
+        heir = next((c for c in segment.below() if c.head.durable or not durable), None)
+        if heir is None:
+            return None
+        self._disown(segment)
+        segment.head = msgspec.structs.replace(
+            segment.head, owner_id=heir.head.owner_id, session_id=heir.head.session_id
+        )
+        self._by_key.setdefault(segment.key, {})[segment] = None
+        return segment.head
 
     def longest(self, key: LeaseKey) -> tuple[Ids, Scopes] | None:
         """The longest path that was parked for a subject; None: nothing of it is held."""
@@ -180,6 +201,12 @@ class SegmentTree:
                 scopes.pop()
             scopes.append((segment.head.scope, segment.end))
         return ids, tuple(scopes)
+
+    def _disown(self, segment: Segment) -> None:
+        own = self._by_key[segment.key]
+        del own[segment]
+        if not own:
+            del self._by_key[segment.key]
 
     def _best_child(self, parent: Segment, scope: Scope, ids: Ids) -> tuple[Segment | None, int]:
         """The child that shares most with `ids`, of those that are whole somewhere."""

@@ -15,7 +15,7 @@ from itertools import chain, count
 
 import msgspec
 
-from engine.api import Scope, Subject, SubjectKind
+from engine.api import Scope, Subject
 from engine.errors import Corrupt
 from engine.figures import CacheChange, TierCounts
 from engine.kv.blocks import BlockPool
@@ -27,6 +27,7 @@ from engine.step import (
     Arrival,
     BlockId,
     Drop,
+    HandOver,
     Park,
     Piece,
     Restore,
@@ -200,11 +201,11 @@ class Tiers:
             self._settle(segment)
 
     def forget(self, subject: Subject) -> None:
-        """Drop what was written for the subject, and whatever continues it."""
-        owner_id, owner = subject.owner_id, subject.kind is SubjectKind.OWNER
-        own = self._tree if owner else self._tree.of((owner_id, subject.subject_id))
-        for segment in own:
-            if segment.head.owner_id == owner_id:
+        """Drop what was written for the subject. What others' segments continue becomes theirs."""
+        for segment in self._tree.written_for(subject):
+            if head := self._tree.hand_over(segment):
+                self._orders.append(HandOver(head=head))
+            else:
                 self._remove(segment)
 
     def __iter__(self) -> Iterator[Segment]:

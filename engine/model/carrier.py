@@ -16,7 +16,17 @@ from engine.errors import Corrupt
 from engine.model.lane import Lane, Mark
 from engine.model.pool import Pool
 from engine.model.segments import SegmentFiles
-from engine.step import Arrival, Arrivals, Drop, Park, Restore, SegmentHead, Spill, Transfer
+from engine.step import (
+    Arrival,
+    Arrivals,
+    Drop,
+    HandOver,
+    Park,
+    Restore,
+    SegmentHead,
+    Spill,
+    Transfer,
+)
 from engine.terms import Tier
 
 log = logging.getLogger("keepwarm.engine")
@@ -44,6 +54,8 @@ class Carrier:
                     self._writing.submit(self._write, transfer, self._down.ordered())
                 case Drop():
                     self._writing.submit(self._drop, transfer)
+                case HandOver():
+                    self._writing.submit(self._hand_over, transfer)
 
     def close(self) -> None:
         """Finish what was started, then end."""
@@ -102,6 +114,10 @@ class Carrier:
             self._host.pop(order.name, None)
         elif self._files is not None:
             self._files.drop(order.name)
+
+    def _hand_over(self, order: HandOver) -> None:
+        if self._files is not None:
+            self._files.hand_over(order.head)
 
     def _arrive(self, order: Park | Spill | Restore, pieces: int, started_s: float) -> None:
         seconds = time.monotonic() - started_s

@@ -112,6 +112,19 @@ class SegmentFiles:
             os.utime(file)
         return kv
 
+    def hand_over(self, head: SegmentHead) -> None:
+        """Store a segment again as another lease's.
+
+        Where that fails it is deleted: no file outlives whose it says it is.
+        """
+        if not self._file(head.name).exists():  # it lies in memory, or could not be written
+            return
+        try:
+            self.write(head, self.read(head.name))
+        except (Corrupt, OSError) as error:
+            log.warning("the parked segment %s is let go: %s", head.name, error)
+            self.drop(head.name)
+
     def drop(self, name: str) -> None:
         self._file(name).unlink(missing_ok=True)
 

@@ -7,6 +7,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -20,12 +21,14 @@ from engine.step import (
     Arrival,
     BlockId,
     Drop,
+    HandOver,
     Park,
     Piece,
     Restore,
     SegmentHead,
     Slots,
     Spill,
+    Transfer,
     TransferId,
 )
 from engine.terms import Tier
@@ -67,10 +70,10 @@ class Bench:
         self.arrived: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self.carrier = Carrier(self.pool, self.files, self.arrived.put)
 
-    def carry(self, *orders: Park | Spill | Restore | Drop) -> list[int]:
+    def carry(self, *orders: Transfer) -> list[int]:
         """Pieces of each arrival, in order of transfer."""
         self.carrier.carry(orders)
-        wanted = sum(not isinstance(order, Drop) for order in orders)
+        wanted = sum(not isinstance(order, Drop | HandOver) for order in orders)
         arrivals = [self.arrived.get(timeout=DEADLINE_S) for _ in range(wanted)]
         assert all(arrival.seconds >= 0 for arrival in arrivals)
         return [a.pieces for a in sorted(arrivals, key=lambda a: a.transfer_id)]
@@ -262,6 +265,30 @@ def test_a_damaged_segment_is_refused_and_deleted_never_served(tmp_path, how):
 
     assert again.refused == 1
     assert not file.exists()
+
+
+def test_a_segment_that_is_handed_over_says_so_on_disk_and_is_the_same(bench, tmp_path):
+    where = slots([1, 2], 8)
+    theirs = msgspec.structs.replace(head("a", 8), session_id="copy")
+    kept = bench.pool.read(where)
+
+    bench.carry(park(1, "a", where), HandOver(head=theirs))
+    bench.carrier.close()
+
+    again = SegmentFiles(tmp_path, "weights")
+    assert again.heads() == [theirs]
+    assert torch.equal(again.read("a"), kept)
+
+
+def test_a_segment_that_cannot_be_handed_over_is_deleted(bench, tmp_path):
+    bench.carry(park(1, "a", slots([1, 2], 8)))
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(damaged(file.read_bytes())["flipped"])
+
+    bench.carry(HandOver(head=head("a", 8)), HandOver(head=head("never written", 8)))
+    bench.carrier.close()
+
+    assert list(tmp_path.iterdir()) == []
 
 
 HEADLESS = {"fingerprint": "weights", "head": "{}", "head_crc32": str(zlib.crc32(b"{}"))}

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,17 @@ from engine.kv.blocks import BlockPool
 from engine.kv.prefix import NO_END, Ids, Scopes
 from engine.kv.segments import OPERATOR_KEY, Path
 from engine.kv.tiers import Tiers, TierSizes
-from engine.step import Arrival, BlockId, Drop, Park, Restore, SegmentHead, Spill, Transfer
+from engine.step import (
+    Arrival,
+    BlockId,
+    Drop,
+    HandOver,
+    Park,
+    Restore,
+    SegmentHead,
+    Spill,
+    Transfer,
+)
 from engine.terms import Tier
 
 BLOCK = 4
@@ -39,7 +50,8 @@ class Bench:
             segment_tokens=segment_tokens,
         )
         self.tiers = Tiers(sizes, self.pool, BLOCK, "boot")
-        self.pending: list[Transfer] = []
+        self.pending: list[Park | Spill | Restore] = []
+        self.handed: dict[str, SegmentHead] = {}
         self.held: dict[tuple[Tier, str], SegmentHead] = {}
 
     def path(self, ids: Sequence[int], shared: int = 0) -> Path:
@@ -60,13 +72,16 @@ class Bench:
         for order in self.tiers.take_orders():
             if isinstance(order, Drop):
                 del self.held[order.tier, order.name]
+            elif isinstance(order, HandOver):
+                name = order.head.name
+                self.handed[name] = order.head
+                self.held |= {place: order.head for place in self.held if place[1] == name}
             else:
                 self.pending.append(order)
 
     def arrive(self, at: int = 0, pieces: int | None = None) -> Transfer:
         """One pending transfer is over; `pieces` None: it went well."""
         order = self.pending.pop(at)
-        assert not isinstance(order, Drop)
         whole = len(order.pieces) if isinstance(order, Restore) else 1
         pieces = whole if pieces is None else min(pieces, whole)
         if isinstance(order, Restore):
@@ -75,7 +90,7 @@ class Bench:
         elif pieces:
             tier = order.tier if isinstance(order, Park) else Tier.DISK
             assert isinstance(order, Park) or (Tier.HOST, order.head.name) in self.held
-            self.held[tier, order.head.name] = order.head
+            self.held[tier, order.head.name] = self.handed.get(order.head.name, order.head)
         self.tiers.arrived(Arrival(transfer_id=order.transfer_id, pieces=pieces, seconds=0.1))
         self.collect()
         return order
@@ -269,18 +284,101 @@ def test_a_park_that_failed_takes_what_continues_it_along():
     bench.check()
 
 
+def session(key: tuple[OwnerId, str]) -> Subject:
+    return Subject(kind=SubjectKind.SESSION, subject_id=key[1], owner_id=key[0])
+
+
 def test_forgetting_a_session_drops_what_it_had_written_also_what_is_on_its_way():
     bench = Bench(disk=200)
     bench.park(range(32), shared=8)
     bench.arrive_all()
-    bench.park([*range(32), *range(90, 120)], shared=8, key=OTHER)
-    subject = Subject(kind=SubjectKind.SESSION, subject_id="s1", owner_id=OwnerId("ann"))
+    bench.park([*range(32), *range(90, 120)], shared=8)
 
-    bench.tiers.forget(subject)
+    bench.tiers.forget(session(ANN))
     bench.arrive_all()
 
     assert bench.found(range(32), shared=8) == 8
     assert len(bench.held) == 1
+    bench.check()
+
+
+COPY = [*range(32), *range(90, 120)]
+
+
+@pytest.mark.parametrize("sizes", [{"host": 200}, {"disk": 200}, {"host": 200, "disk": 200}])
+@pytest.mark.parametrize("is_whole", [False, True], ids=["on its way", "whole"])
+def test_forgetting_a_session_leaves_what_its_copy_continues_until_that_goes_too(sizes, is_whole):
+    bench = Bench(**sizes)
+    bench.park([*range(32), *range(60, 80)])
+    bench.arrive_all()
+    bench.park(COPY, key=OTHER)
+    if is_whole:
+        bench.arrive_all()
+    bench.tiers.spill()
+    bench.collect()
+
+    bench.tiers.forget(session(ANN))
+    bench.collect()
+    bench.arrive_all()
+
+    assert bench.found(COPY) == len(COPY)
+    assert bench.found([*range(32), *range(60, 80)]) == 32
+    assert {head.session_id for head in bench.held.values()} == {"s2"}
+    bench.check()
+    bench.tiers.forget(session(OTHER))
+    bench.collect()
+    assert bench.held == {}
+    bench.check()
+
+
+def test_what_is_handed_over_goes_with_its_new_session_in_the_next_life():
+    bench = Bench(disk=200)
+    bench.park(range(32))
+    bench.park(COPY, key=OTHER)
+    bench.arrive_all()
+    bench.tiers.forget(session(ANN))
+    bench.collect()
+    later = Bench(disk=200)
+    later.held = dict(bench.held)
+    later.tiers.load(bench.held.values())
+
+    assert later.found(COPY) == len(COPY)
+    later.tiers.forget(session(OTHER))
+    later.collect()
+
+    assert later.held == {}
+
+
+def test_a_persona_that_is_forgotten_leaves_its_zone_to_who_goes_on_from_it():
+    persona = (OwnerId("operator"), "persona")
+    bench = Bench(disk=200)
+    path = bench.path(range(40), shared=16)
+    bench.tiers.park(path, (persona, ANN), durable=True)
+    bench.collect()
+    bench.arrive_all()
+
+    bench.tiers.forget(msgspec.structs.replace(session(persona), kind=SubjectKind.PERSONA))
+    bench.collect()
+
+    assert bench.found(range(40), shared=16) == 40
+    bench.tiers.forget(session(ANN))
+    bench.collect()
+    assert bench.held == {}
+
+
+def test_what_may_lie_in_memory_only_keeps_nothing_on_disk():
+    bench = Bench(host=200, disk=200)
+    bench.park(range(32))
+    bench.arrive_all()
+    bench.park(COPY, key=OTHER, durable=False)
+    bench.tiers.spill()
+    bench.collect()
+    bench.arrive_all()
+
+    bench.tiers.forget(session(ANN))
+    bench.collect()
+
+    assert bench.held == {}
     bench.check()
 
 

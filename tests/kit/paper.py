@@ -20,6 +20,7 @@ from engine.step import (
     Draw,
     DrawnToken,
     Drop,
+    HandOver,
     Park,
     Plan,
     Restore,
@@ -118,6 +119,8 @@ class PaperModel:
         for transfer in plan.transfers:
             if isinstance(transfer, Drop):
                 del self.segments[transfer.tier, transfer.name]
+            elif isinstance(transfer, HandOver):
+                self.heads[transfer.head.name] = transfer.head
             else:
                 self.moving.append(transfer)
         written = [self._write(run) for run in plan.runs]
@@ -144,7 +147,7 @@ class PaperModel:
 
     def _put(self, transfer: Park | Spill) -> None:
         name = transfer.head.name
-        self.heads[name] = transfer.head
+        self.heads.setdefault(name, transfer.head)  # it may be handed over on its way
         if isinstance(transfer, Spill):
             self.segments[Tier.DISK, name] = self.segments[Tier.HOST, name]
         else:
