@@ -78,6 +78,13 @@ def talk(server: Server, *texts: str, key: str | None = None, **more: object) ->
     return str(more["previous_response_id"])
 
 
+def change_instructions(server: Server) -> None:
+    """A conversation whose second turn is told to be somebody else."""
+    first = talk(server, "Where do gulls sleep?", instructions="Talk like a keeper of the light.")
+    changed = {"previous_response_id": first, "instructions": "Talk like a gull."}
+    talk(server, "And where do they eat?", **changed)
+
+
 def evict_own(server: Server) -> None:
     """Evict all of the administrator's sessions: while room is short, the engine parks unasked."""
     with signed_in(server) as admin:
@@ -256,9 +263,7 @@ def test_misses_are_counted_by_their_reasons(page: Page, server: Server):
     panel = "Why turns computed more than their new part"
     before = counted(page)["misses"]
 
-    first = talk(server, "Where do gulls sleep?", instructions="Talk like a keeper of the light.")
-    changed = {"previous_response_id": first, "instructions": "Talk like a gull."}
-    talk(server, "And where do they eat?", **changed)
+    change_instructions(server)
     misses = {reason: turns for reason, turns in counted(page)["misses"].items() if turns}
 
     assert misses["first_turn"] > before["first_turn"]
@@ -374,14 +379,16 @@ def test_health_tells_what_the_engine_runs_on_and_how_much_memory_there_is(page:
     expect(held).to_contain_text(f" of {size(page, found['machine_bytes'])}")
 
 
-def test_the_last_turns_of_a_reason_are_a_click_away(page: Page):
+def test_the_last_turns_of_a_reason_are_a_click_away(page: Page, server: Server):
+    change_instructions(server)
     region = page.get_by_role("region", name="Why turns computed more than their new part")
-    region.get_by_role("link", name="First turn").click()
+    region.get_by_role("link", name="Instructions changed").click(timeout=TURN_MS)
 
-    row = page.get_by_role("row").nth(1)
-    expect(row).to_contain_text("First turn")
-    (newest, *_) = asked(page, "/api/admin/misses?reason=first_turn")["items"]
-    expect(row).to_contain_text(f"{newest['prompt_tokens']:,}")
+    (newest, *_) = asked(page, "/api/admin/misses?reason=instructions_changed")["items"]
+    cells = page.get_by_role("row").nth(1).get_by_role("cell")
+    expect(cells.nth(1)).to_have_text("Instructions changed")
+    expect(cells.nth(2)).to_have_text(f"{newest['differs_at'] + 1:,}")  # as in its receipt
+    expect(cells.nth(3)).to_have_text(f"{newest['prompt_tokens']:,}")
 
 
 def test_a_session_is_parked_and_it_is_evicted_once_that_is_confirmed(page: Page, server: Server):

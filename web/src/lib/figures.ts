@@ -24,6 +24,9 @@ const DAYS = unit("day", 1);
 export const count = (value: number): string => WHOLE.format(value);
 export const short = (value: number): string =>
   value < 10_000 ? WHOLE.format(value) : SHORT.format(value);
+/** Which token of a prompt it is, as people count: the first is number 1. */
+export const ordinal = (position: number | null): string =>
+  position === null ? "–" : WHOLE.format(position + 1);
 export const percent = (value: number | null): string =>
   value === null ? "–" : PERCENT.format(value);
 
