@@ -236,6 +236,11 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     disk_tokens: int = 0
 
     @property
+    def pins(self) -> bool:
+        """Whether its blocks are pinned; what is degraded is not."""
+        return self.retention >= RetentionClass.KEPT
+
+    @property
     def tier(self) -> Tier:
         """The fastest one that has all that any has."""
         most = max(self.cached_tokens, self.host_tokens, self.disk_tokens)

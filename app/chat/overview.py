@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from app.chat.eventlog import EventLogs
-from app.chat.liveness import Liveness, session_of
+from app.chat.liveness import RETURN_S, Liveness, session_of
 from app.chat.misses import LastTurn, Misses, MissFilter, MissPage, TurnCost
 from app.chat.prefixes import PrefixTree, prefix_tree
 from app.chat.watching import state_of
@@ -23,6 +23,7 @@ from app.people.audit import Audit
 from engine.api import (
     Engine,
     Forget,
+    Hold,
     Park,
     RetentionClass,
     Warm,
@@ -40,12 +41,18 @@ class SessionAct(enum.StrEnum):
 
     WARM = "warm"
     PARK = "park"
+    UNPIN = "unpin"
+    """It gives way like any other, until its owner comes back to it or asks anew to keep it."""
     EVICT = "evict"
 
 
 _DONE: dict[SessionAct, tuple[AuditAct, Wish]] = {
     SessionAct.WARM: (AuditAct.SESSION_WARMED, Warm()),
     SessionAct.PARK: (AuditAct.SESSION_PARKED, Park()),
+    SessionAct.UNPIN: (
+        AuditAct.SESSION_UNPINNED,
+        Hold(retention=RetentionClass.RECENT, ttl_s=RETURN_S),
+    ),
     SessionAct.EVICT: (AuditAct.SESSION_EVICTED, Forget()),
 }
 
@@ -78,6 +85,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float | None
     tier: Tier
     blocks: int
+    pinned_blocks: int
+    """All of them, or none."""
     shared_blocks: int
     device_tokens: int
     host_tokens: int
@@ -175,7 +184,7 @@ class Overview:
         return await self._misses.list(wanted, cursor=cursor, limit=limit)
 
     async def act(self, act: SessionAct, owner_id: UserId, session_id: ConversationId) -> None:
-        """Warm a session up, park it, or evict it. Raises `NotFound` and `EngineError`."""
+        """Warm a session up, park it, unpin it, or evict it. Raises `NotFound` and `EngineError`."""
         snapshot = await self._engine.snapshot(tree=False)
         known = {(view.owner_id, view.session_id) for view in snapshot.sessions}
         subject = session_of(owner_id, session_id)
@@ -208,6 +217,7 @@ def _row(
         idle_s=view.idle_s,
         tier=view.tier,
         blocks=view.blocks,
+        pinned_blocks=view.blocks if view.pins else 0,
         shared_blocks=view.shared_blocks,
         device_tokens=view.cached_tokens,
         host_tokens=view.host_tokens,

@@ -11,7 +11,7 @@ import msgspec
 from app.chat.eventlog import EventLogs
 from app.ids import ConversationId
 from app.people.audit import Audit
-from engine.api import Engine, ModelCard, RetentionClass
+from engine.api import Engine, ModelCard
 from engine.figures import SessionView
 
 
@@ -74,7 +74,7 @@ def _share(
     live: Set[ConversationId | None],
 ) -> OwnerShare:
     block_bytes = card.block_tokens * card.kv_bytes_per_token
-    pinning = [view for view in views if view.retention >= RetentionClass.KEPT]
+    pinning = [view for view in views if view.pins]
     parked_tokens = sum(max(view.host_tokens, view.disk_tokens) for view in views)
     return OwnerShare(
         owner_id=owner_id,

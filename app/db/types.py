@@ -76,6 +76,7 @@ class AuditAct(enum.StrEnum):
     QUOTA_LIFTED = "quota.lifted"
     SESSION_WARMED = "session.warmed"
     SESSION_PARKED = "session.parked"
+    SESSION_UNPINNED = "session.unpinned"
     SESSION_EVICTED = "session.evicted"
     FIGURES_LOOK = "figures.look"
 

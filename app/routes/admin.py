@@ -108,7 +108,7 @@ async def act_on_session(
     act: FromPath[SessionAct],
     overview: NamedDependency[Overview],
 ) -> None:
-    """Warm it up, park it or evict it: its owner loses time at most."""
+    """Warm it up, park it, unpin it or evict it: its owner loses time at most."""
     await overview.act(act, UserId(owner_id), ConversationId(session_id))
 
 

@@ -192,7 +192,7 @@ async def test_a_session_is_parked_warmed_and_evicted_and_answers_all_the_same(h
     async with boss(house) as admin, somebody(house) as ann:
         conversation_id = await talked(ann)
         states, owned = [], {"owner_id": ann.user_id}
-        for act in ("park", "warm", "evict"):
+        for act in ("park", "warm", "unpin", "evict"):
             path = f"/api/admin/sessions/{ann.user_id}/{conversation_id}/{act}"
             await done(await admin.client.post(path))
             listed = await done(await admin.client.get("/api/admin/sessions", params=owned))
@@ -212,10 +212,11 @@ async def test_a_session_is_parked_warmed_and_evicted_and_answers_all_the_same(h
         }
         answer = await ann.client.post(f"/api/conversations/{conversation_id}/turns", json=turn)
 
-    assert states == [["parked"], ["warm"], []]
+    assert states == [["parked"], ["warm"], ["warm"], []]
     assert [one.status_code for one in gone] == [404, 404]
     done_acts = [row["act"] for row in acts["items"] if row["act"].startswith("session.")]
-    assert done_acts == ["session.evicted", "session.warmed", "session.parked"]
+    in_order = ("parked", "warmed", "unpinned", "evicted")
+    assert done_acts[::-1] == [f"session.{act}" for act in in_order]
     assert answer.is_success
 
 

@@ -412,6 +412,73 @@ def test_a_session_is_parked_and_it_is_evicted_once_that_is_confirmed(page: Page
     expect(mine).to_have_count(0)
 
 
+def test_a_row_of_the_sessions_tells_what_the_server_does(page: Page, nils: str):
+    page.goto(page.url.partition("#")[0] + f"#sessions/{nils}")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(3)
+
+    for told in sessions_by_owner(page)[nils]:
+        blocks = [told[name] for name in ("blocks", "pinned_blocks", "shared_blocks")]
+        all_, pinned, shared = (f"{count:,}" for count in blocks)
+        receipt = told["last_turn"]["receipt"]
+        row = rows.filter(has=page.locator(f"[title='{told['session_id']}']"))
+        held = row.locator("td").nth(2)
+        expect(held).to_contain_text(size(page, told["device_bytes"]))
+        expect(held).to_contain_text(f"{all_} blocks, {pinned} pinned, {shared} shared")
+        if told["disk_bytes"]:
+            expect(held).to_contain_text(f"{size(page, told['disk_bytes'])} on disk")
+        expect(row.locator("td").nth(4)).to_contain_text(
+            f"{receipt['computed_tokens']:,} new, {receipt['cached_tokens']:,} cached"
+        )
+        is_kept = told["retention"] == "kept"
+        assert (told["pinned_blocks"] > 0) == (is_kept and told["blocks"] > 0)
+        if is_kept:
+            expect(row.get_by_role("button", name="Unpin")).to_be_enabled()
+        else:
+            expect(row.get_by_role("button", name="Unpin")).to_be_disabled()
+
+
+def test_a_kept_session_is_unpinned_and_a_parked_one_is_warmed(page: Page, server: Server):
+    evict_own(server)
+    talk(server, "Tell me of the tides. " * 30)
+    page.get_by_role("link", name="Sessions").click()
+    own = page.locator("tbody tr").filter(has_text=server.admin_email)
+    expect(own).to_have_count(1)
+    session_id = str(own.locator(".mono").get_attribute("title"))
+    mine = page.locator("tbody tr").filter(has=page.locator(f"[title='{session_id}']"))
+    with signed_in(server) as admin:
+        path = f"/api/conversations/{session_id}"
+        admin.patch(path, json={"kept_warm": True}).raise_for_status()
+
+        expect(mine).to_contain_text("Kept warm")
+        mine.get_by_role("button", name="Unpin").click()
+        expect(mine).to_contain_text(" 0 pinned")
+        expect(mine.get_by_role("button", name="Unpin")).to_be_disabled()
+
+        mine.get_by_role("button", name="Park").click()
+        expect(mine).to_contain_text("on disk", timeout=TURN_MS)
+        push_out(server, page, session_id)
+        restored = counted(page)["segments"]["restored"]
+        expect(mine.locator(".state")).to_have_text("Parked")
+        mine.get_by_role("button", name="Warm").click()
+        expect(mine.locator(".state")).to_have_text("Warm", timeout=TURN_MS)
+        assert counted(page)["segments"]["restored"] > restored
+
+
+def push_out(server: Server, page: Page, session_id: str) -> None:
+    """Fill the pool with what nobody keeps, until a parked session lies outside it."""
+    for number in range(40):
+        (told,) = (
+            row
+            for row in asked(page, "/api/admin/sessions?limit=500")["items"]
+            if row["session_id"] == session_id
+        )
+        if told["state"] == "parked":
+            return
+        talk(server, f"{number} boats went out. " * 40, store=False)
+    raise AssertionError("the pool holds it still")
+
+
 def test_the_prefix_tree_is_drawn_and_every_branch_can_be_reached_with_the_keyboard(page: Page):
     page.get_by_role("link", name="Prefix tree").click()
     page.get_by_role("img", name="The prefix tree").wait_for()

@@ -12,7 +12,7 @@ export interface AccountView {
   has_password: boolean;
 }
 
-export type AuditAct = "account.created" | "account.disabled" | "account.enabled" | "account.password" | "account.password_link" | "account.removed" | "account.role" | "figures.look" | "group.created" | "group.deleted" | "group.joined" | "group.left" | "group.renamed" | "identity.linked" | "identity.unlinked" | "invitation.accepted" | "invitation.created" | "invitation.revoked" | "key.created" | "key.revoked" | "library.access" | "library.archived" | "library.published" | "login.ended" | "login.failed" | "login.locked" | "quota.lifted" | "quota.set" | "session.evicted" | "session.parked" | "session.warmed";
+export type AuditAct = "account.created" | "account.disabled" | "account.enabled" | "account.password" | "account.password_link" | "account.removed" | "account.role" | "figures.look" | "group.created" | "group.deleted" | "group.joined" | "group.left" | "group.renamed" | "identity.linked" | "identity.unlinked" | "invitation.accepted" | "invitation.created" | "invitation.revoked" | "key.created" | "key.revoked" | "library.access" | "library.archived" | "library.published" | "login.ended" | "login.failed" | "login.locked" | "quota.lifted" | "quota.set" | "session.evicted" | "session.parked" | "session.unpinned" | "session.warmed";
 
 export type AuditDoor = "command" | "key" | "login" | "server" | "stranger";
 
@@ -296,6 +296,7 @@ export interface SessionRow {
   idle_s: number | null;
   tier: Tier;
   blocks: number;
+  pinned_blocks: number;
   shared_blocks: number;
   device_tokens: number;
   host_tokens: number;

@@ -27,7 +27,7 @@ import { call, query } from "./api";
 
 export type * from "../generated/admin";
 
-export type SessionAct = "warm" | "park" | "evict";
+export type SessionAct = "warm" | "park" | "unpin" | "evict";
 export type UsageBy = "user" | "model" | "key" | "day";
 
 const within = encodeURIComponent;

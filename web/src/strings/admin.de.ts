@@ -161,14 +161,15 @@ const de: typeof en = {
   },
 
   sessions: {
-    lead: "Jede Unterhaltung, die die Engine kennt. Parken kopiert sie in Speicher oder auf die Platte, wo sie den Vorrat überdauert; Verdrängen nimmt sie überall weg. Kein Wort geht verloren: Der nächste Zug dauert höchstens länger.",
+    lead: "Jede Unterhaltung, die die Engine kennt. Parken kopiert sie in Speicher oder auf die Platte, wo sie den Vorrat überdauert; Losgelassen weicht sie wie jede andere; Verdrängen nimmt sie überall weg. Kein Wort geht verloren: Der nächste Zug dauert höchstens länger.",
     owner: "Besitzer",
     state: "Zustand",
     size: "Größe",
     idle: "Ruht seit",
     last: "Letzter Zug",
     acts: "Aktionen",
-    blocks: (all: string, shared: string) => `${all} Blöcke, ${shared} geteilt`,
+    blocks: (all: string, pinned: string, shared: string) =>
+      `${all} Blöcke, ${pinned} festgehalten, ${shared} geteilt`,
     inMemory: (size: string) => `${size} im Speicher`,
     onDisk: (size: string) => `${size} auf der Platte`,
     turn: (added: string, cached: string) => `${added} neu, ${cached} gecacht`,
@@ -178,6 +179,9 @@ const de: typeof en = {
     running: "schreibt",
     warm: "Wärmen",
     park: "Parken",
+    unpin: "Loslassen",
+    unpinWords:
+      "Was warm gehalten werden soll: bis ihr Besitzer sie wieder öffnet oder neu darum bittet",
     evict: "Verdrängen",
     evictTitle: "KV dieser Unterhaltung verdrängen?",
     evictWords: (tokens: string) =>

@@ -162,14 +162,15 @@ export default {
   },
 
   sessions: {
-    lead: "Every conversation that the engine knows. Parking copies it to memory or disk, where it outlasts the pool; evicting takes it from everywhere. Neither loses a word: the next turn takes longer at most.",
+    lead: "Every conversation that the engine knows. Parking copies it to memory or disk, where it outlasts the pool; unpinning lets it give way like any other; evicting takes it from everywhere. None of them loses a word: the next turn takes longer at most.",
     owner: "Owner",
     state: "State",
     size: "Size",
     idle: "Idle",
     last: "Last turn",
     acts: "Actions",
-    blocks: (all: string, shared: string) => `${all} blocks, ${shared} shared`,
+    blocks: (all: string, pinned: string, shared: string) =>
+      `${all} blocks, ${pinned} pinned, ${shared} shared`,
     inMemory: (size: string) => `${size} in memory`,
     onDisk: (size: string) => `${size} on disk`,
     turn: (added: string, cached: string) => `${added} new, ${cached} cached`,
@@ -179,6 +180,9 @@ export default {
     running: "writing",
     warm: "Warm",
     park: "Park",
+    unpin: "Unpin",
+    unpinWords:
+      "Of what was to be kept warm: until its owner opens it again, or asks anew to keep it",
     evict: "Evict",
     evictTitle: "Evict this conversation’s KV?",
     evictWords: (tokens: string) =>

@@ -193,6 +193,7 @@ const de: typeof en = {
       "quota.set": "Kontingent gesetzt",
       "session.evicted": "Sitzung verdrängt",
       "session.parked": "Sitzung geparkt",
+      "session.unpinned": "Sitzung losgelassen",
       "session.warmed": "Sitzung gewärmt",
     },
   },

@@ -191,6 +191,7 @@ export default {
       "quota.set": "Quota set",
       "session.evicted": "Session evicted",
       "session.parked": "Session parked",
+      "session.unpinned": "Session unpinned",
       "session.warmed": "Session warmed",
     },
   },
