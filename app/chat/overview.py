@@ -169,8 +169,8 @@ class Overview:
     async def prefixes(self, limit: int = MOST_NODES) -> PrefixTree:
         """Raises `EngineError`."""
         await self._audit.look("prefixes")
-        snapshot = await self._engine.snapshot()
-        return prefix_tree(snapshot, max(1, min(limit, MOST_NODES)))
+        card, snapshot = await self._engine.info(), await self._engine.snapshot()
+        return prefix_tree(snapshot, max(1, min(limit, MOST_NODES)), card.kv_bytes_per_token)
 
     async def turns(self, limit: int) -> Sequence[TurnCost]:
         await self._audit.look("turns")

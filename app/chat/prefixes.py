@@ -16,6 +16,7 @@ from engine.terms import SubjectKind, Tier
 class PrefixRow(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the prefix tree. `tokens` and `blocks` are its own, `all_tokens` those below it too.
 
+    `bytes` is what the KV of its own tokens takes, once, however many share them.
     What lies in a lower tier alone stands behind its session's last node, with an id below zero.
     """
 
@@ -29,6 +30,7 @@ class PrefixRow(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     tokens: int
     blocks: int
+    bytes: int
     all_tokens: int
     in_use: bool
     retention: str
@@ -44,9 +46,10 @@ class PrefixTree(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
 
 
-def prefix_tree(snapshot: CacheSnapshot, limit: int) -> PrefixTree:
+def prefix_tree(snapshot: CacheSnapshot, limit: int, token_bytes: int) -> PrefixTree:
     """The `limit` nodes that have most at and below them; so a node's parent is there if it is."""
-    rows = [*map(_prefix, snapshot.nodes), *_parked(snapshot)]
+    pooled = (_prefix(node, token_bytes) for node in snapshot.nodes)
+    rows = [*pooled, *_parked(snapshot, token_bytes)]
     sums: dict[int, int] = defaultdict(int)
     for row in reversed(rows):
         sums[row.node_id] += row.tokens
@@ -64,7 +67,7 @@ def prefix_tree(snapshot: CacheSnapshot, limit: int) -> PrefixTree:
     )
 
 
-def _prefix(node: PrefixNode) -> PrefixRow:
+def _prefix(node: PrefixNode, token_bytes: int) -> PrefixRow:
     return PrefixRow(
         node_id=node.node_id,
         parent_id=node.parent_id,
@@ -75,6 +78,7 @@ def _prefix(node: PrefixNode) -> PrefixRow:
         scope=node.scope,
         tokens=node.tokens,
         blocks=node.blocks,
+        bytes=node.tokens * token_bytes,
         all_tokens=node.tokens,
         in_use=node.in_use,
         retention=_word(node.retention),
@@ -84,7 +88,7 @@ def _prefix(node: PrefixNode) -> PrefixRow:
     )
 
 
-def _parked(snapshot: CacheSnapshot) -> Iterator[PrefixRow]:
+def _parked(snapshot: CacheSnapshot, token_bytes: int) -> Iterator[PrefixRow]:
     """What of each session lies in a lower tier and not in the pool."""
     ends = {(node.owner_id, node.subject_id): node for node in snapshot.nodes if node.kind}
     for number, view in enumerate(snapshot.sessions, 1):
@@ -102,6 +106,7 @@ def _parked(snapshot: CacheSnapshot) -> Iterator[PrefixRow]:
             scope=f"user:{view.owner_id}",
             tokens=parked_tokens,
             blocks=0,
+            bytes=parked_tokens * token_bytes,
             all_tokens=parked_tokens,
             in_use=False,
             retention=_word(view.retention),

@@ -390,7 +390,7 @@ def test_the_largest_part_of_a_prefix_tree_is_a_tree(limit: int):
         desk.run(desk.job([*range(2, 34), *[50 + at] * (8 * at + 1)], session=f"s{at}", shared=32))
 
     whole = desk.core.snapshot(desk.now)
-    tree = prefix_tree(whole, limit)
+    tree = prefix_tree(whole, limit, 8)
 
     ids = {row.node_id for row in tree.nodes}
     assert all(row.parent_id is None or row.parent_id in ids for row in tree.nodes)
@@ -411,7 +411,7 @@ def test_what_lies_in_a_lower_tier_alone_stands_behind_its_session():
         view, session_id=SessionId("away"), cached_tokens=0, host_tokens=20
     )
 
-    tree = prefix_tree(msgspec.structs.replace(snapshot, sessions=(more, away)), 100)
+    tree = prefix_tree(msgspec.structs.replace(snapshot, sessions=(more, away)), 100, 8)
 
     end = next(row for row in tree.nodes if row.subject_id == "here" and row.node_id > 0)
     parked = {row.subject_id: row for row in tree.nodes if row.node_id < 0}
@@ -419,3 +419,4 @@ def test_what_lies_in_a_lower_tier_alone_stands_behind_its_session():
     assert (parked["away"].parent_id, parked["away"].tokens) == (None, 20)
     assert (parked["here"].tier, parked["away"].tier) == (Tier.DISK, Tier.HOST)
     assert end.all_tokens == end.tokens + 30
+    assert all(row.bytes == 8 * row.tokens for row in tree.nodes)

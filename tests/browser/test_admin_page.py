@@ -6,15 +6,17 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, expect
 
+from app.chat.prefixes import PrefixRow, PrefixTree
 from app.ids import new_user_id
+from engine.terms import SubjectKind, Tier
 from tests.browser.test_chat import SCHEMES, axe_faults, send, wait_for_end
-from tests.kit.bigtree import DOCUMENTS, show
+from tests.kit.bigtree import DOCUMENTS, big_tree, show
 from tests.kit.server import POLL_S, ROOT, Server, fork_server, signed_in
 from tests.kit.tab import PASSWORD
 
@@ -55,6 +57,15 @@ COUNT_DRAWINGS = """() => {
   };
 }"""
 """Rectangles of each drawing of the tree from now on."""
+COLORS_AT = """places => {
+  const canvas = document.querySelector("[aria-label='The prefix tree'] canvas");
+  return places.map(([left, top]) => {
+    const { data } = canvas.getContext("2d").getImageData(left, top, 8, 8);
+    const pixels = Array.from({ length: 64 }, (_, at) => [...data.slice(4 * at, 4 * at + 3)]);
+    return pixels.map(pixel => pixel.join());
+  });
+}"""
+"""The 64 pixels of a square at each place, as red, green and blue."""
 
 
 @pytest.fixture(scope="module")
@@ -498,9 +509,123 @@ def test_the_prefix_tree_is_drawn_and_every_branch_can_be_reached_with_the_keybo
     assert drawn > 0
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_tree_is_as_wide_as_its_tokens_coloured_by_class_and_striped_by_tier(
+    page: Page, scheme: Literal["light", "dark"]
+):
+    page.emulate_media(color_scheme=scheme)
+    device, host, disk = Tier.DEVICE, Tier.HOST, Tier.DISK
+    show(
+        page,
+        PrefixTree(
+            nodes=(
+                branch(1, None, "shared", device, tokens=100, all_tokens=250),
+                branch(2, 1, "kept", device, tokens=60),
+                branch(-1, 1, "idle", disk, tokens=50),
+                branch(-2, 1, "recent", host, tokens=40),
+            ),
+            left_out=0,
+        ),
+    )
+    place = page.get_by_role("img", name="The prefix tree").bounding_box()
+    assert place is not None
+    across = place["width"] / 160
+    low, row = 30, 52  # below the names, in the first of three rows
+    seen = page.evaluate(
+        COLORS_AT,
+        [
+            [across * 100 - 12, low],  # a trunk is there once, and ends where its branches begin
+            [across * 100 + 4, low],
+            [across * 160 - 12, low],
+            [across * 100 + 4, low + row],
+            [across * 150 - 12, low + row],
+            [across * 100 + 4, low + 2 * row],
+            [across * 150, low + row],
+        ],
+    )
+    paints = [Counter(pixels) for pixels in seen]
+    names = ("Shared", "Kept warm", "Idle", "Recent")
+    shared, kept, idle, recent = (paint_of(page, name) for name in names)
+
+    for paint, (name, plain) in zip(
+        paints,
+        [(shared, 64), (kept, 64), (kept, 64), (idle, 36), (idle, 36), (recent, 48), ((), 0)],
+        strict=True,
+    ):
+        found = sum(pixels for one, pixels in paint.items() if is_near(one, name))
+        assert found == plain, (name, paint)
+    legend = page.locator(".tier + .name")
+    expect(legend).to_have_text(["Pool", "Memory", "Disk"])
+    expect(page.locator(".tier ~ .value")).to_have_text(["2", "1", "1"])
+    stripes = (
+        "all => all.map(one => getComputedStyle(one).backgroundImage.split('repeating').length)"
+    )
+    assert page.locator("span.tier").evaluate_all(stripes) == [1, 2, 3]
+
+
+def paint_of(page: Page, name: str) -> tuple[int, ...]:
+    """The colour of a class in the legend."""
+    dot = page.locator(f".dot:has(+ .name:text-is('{name}'))")
+    color = dot.evaluate("one => getComputedStyle(one).backgroundColor")
+    return tuple(int(part) for part in re.findall(r"\d+", color)[:3])
+
+
+def is_near(pixel: str, paint: tuple[int, ...]) -> bool:
+    """A canvas keeps colours that light passes through with less than eight bits."""
+    parts = [int(part) for part in pixel.split(",")]
+    return bool(paint) and all(abs(one - of) <= 2 for one, of in zip(parts, paint, strict=True))
+
+
+def branch(
+    node_id: int,
+    parent_id: int | None,
+    retention: str,
+    tier: Tier,
+    *,
+    tokens: int,
+    all_tokens: int | None = None,
+) -> PrefixRow:
+    return PrefixRow(
+        node_id=node_id,
+        parent_id=parent_id,
+        kind=SubjectKind.SESSION if parent_id else SubjectKind.PERSONA,
+        subject_id=f"subject_{node_id}",
+        owner_id="user_1",
+        tier=tier,
+        scope="operator",
+        tokens=tokens,
+        blocks=4,
+        bytes=1000 * tokens,
+        all_tokens=all_tokens or tokens,
+        in_use=False,
+        retention=retention,
+        hits=1,
+        paths=1,
+        idle_s=1.0,
+    )
+
+
+def test_the_prefix_tree_follows_a_turn(page: Page, server: Server):
+    page.get_by_role("link", name="Prefix tree").click()
+    page.get_by_text("As a table").press("Enter")
+    page.get_by_role("region", name="As a table").locator("tbody tr").first.wait_for()
+    with signed_in(server) as admin:
+        owner_id = admin.get("/api/account").json()["id"]
+
+    def own() -> set[str]:
+        return {row["session_id"] for row in sessions_by_owner(page)[owner_id]}
+
+    before = own()
+    talk(server, "How far can a lighthouse be seen?")
+
+    (new,) = own() - before
+    table = page.get_by_role("region", name="As a table")
+    expect(table.locator("tbody tr").filter(has_text=new[-6:])).to_have_count(1, timeout=TURN_MS)
+
+
 def test_of_a_prefix_tree_of_thousands_of_nodes_no_more_is_drawn_than_is_seen(page: Page):
     page.evaluate(COUNT_DRAWINGS)
-    show(page, 5000)
+    show(page, big_tree(5000))
     tree = page.get_by_role("img", name="The prefix tree")
     place = tree.bounding_box()
     assert place is not None

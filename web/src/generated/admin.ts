@@ -234,6 +234,7 @@ export interface PrefixRow {
   scope: string;
   tokens: number;
   blocks: number;
+  bytes: number;
   all_tokens: number;
   in_use: boolean;
   retention: string;

@@ -199,7 +199,7 @@ const de: typeof en = {
   },
 
   prefixes: {
-    lead: "Was der Cache hält, wie Prompts verlaufen: von links nach rechts nach Token. Was viele teilen, ist links ein Stamm; Unterhaltungen sind rechts die Enden. Farben sagen, was einen Teil hält; gestreifte liegen im Speicher oder auf der Platte, außerhalb des Vorrats. Ein Klick geht in einen Zweig.",
+    lead: "Was der Cache hält, wie Prompts verlaufen: von links nach rechts nach Token. Was viele teilen, ist links ein Stamm; Unterhaltungen sind rechts die Enden. Farben sagen, was einen Teil hält; gestreifte liegen im Speicher, doppelt gestreifte auf der Platte, außerhalb des Vorrats. Ein Klick geht in einen Zweig.",
     label: "Der Präfixbaum",
     whole: "Ganzer Baum",
     parts: (nodes) => (nodes === 1 ? "1 Teil." : `${nodes} Teile.`),
@@ -208,6 +208,7 @@ const de: typeof en = {
     table: "Als Tabelle",
     node: "Zweig",
     tokens: "Token",
+    size: "Größe",
     below: "Mit allem dahinter",
     hits: "Treffer",
     paths: "Unterhaltungen",

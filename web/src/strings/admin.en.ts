@@ -200,7 +200,7 @@ export default {
   },
 
   prefixes: {
-    lead: "What the cache holds, as prompts run: from left to right by tokens. What many share is a trunk on the left; conversations are the ends on the right. Colours say what keeps a part; striped ones lie in memory or on disk, outside the pool. A click goes into a branch.",
+    lead: "What the cache holds, as prompts run: from left to right by tokens. What many share is a trunk on the left; conversations are the ends on the right. Colours say what keeps a part; striped ones lie in memory, and those striped twice on disk, outside the pool. A click goes into a branch.",
     label: "The prefix tree",
     whole: "Whole tree",
     parts: (nodes: number) => (nodes === 1 ? "1 part." : `${nodes} parts.`),
@@ -209,6 +209,7 @@ export default {
     table: "As a table",
     node: "Branch",
     tokens: "Tokens",
+    size: "Size",
     below: "With all behind it",
     hits: "Hits",
     paths: "Conversations",
