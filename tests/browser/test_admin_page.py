@@ -39,6 +39,7 @@ REASONS = {
     "evicted_pressure": "Let go for room",
     "below_granularity": "Too short to keep",
 }
+USAGE = {"user": "Person", "model": "Model", "key": "Key"}
 PINNED = ("kept", "live", "shared", "running")
 NILS = "nils@example.org"
 TYPED = "What do whales eat all day in the wide and open sea?"
@@ -283,6 +284,94 @@ def test_misses_are_counted_by_their_reasons(page: Page, server: Server):
         shown = figure(page, panel, REASONS[reason])
         expect(shown).to_have_text(f"{turns:,}", timeout=TURN_MS)
     expect(page.get_by_role("region", name=panel).get_by_role("link")).to_have_count(len(misses))
+
+
+def test_each_dot_is_a_turn_of_the_time_and_stands_where_its_receipt_says(page: Page):
+    region = page.get_by_role("region", name="First token, by how much was cached")
+    dots = region.locator("circle")
+    page.get_by_text("24 hours").click()
+    turns = [
+        turn
+        for turn in asked(page, "/api/admin/turns?limit=500")
+        if turn["first_token_s"] is not None
+    ]
+    expect(dots).to_have_count(len(turns))
+    least, most = (
+        min(turns, key=lambda turn: turn[by] / turn["prompt_tokens"])
+        for by in ("cached_tokens", "computed_tokens")
+    )
+    left, right = (
+        float(str(region.get_by_text(text, exact=True).get_attribute("x")))
+        for text in ("0%", "100%")
+    )
+    assert least["cached_tokens"] < most["cached_tokens"]
+    for turn in (least, most):
+        told = f"{turn['cached_tokens']:,} of {turn['prompt_tokens']:,} tokens cached"
+        dot = dots.filter(has_text=told).first
+        share = turn["cached_tokens"] / turn["prompt_tokens"]
+        assert float(str(dot.get_attribute("cx"))) == pytest.approx(left + share * (right - left))
+    highest = min(dots.all(), key=lambda dot: float(str(dot.get_attribute("cy"))))
+    slowest = max(turns, key=lambda turn: turn["first_token_s"])
+    told = f"{slowest['cached_tokens']:,} of {slowest['prompt_tokens']:,} tokens cached"
+    assert told in str(highest.text_content())
+
+
+def test_the_range_is_one_for_all_panels_and_for_the_misses_behind_them(page: Page):
+    now = asked(page, "/api/admin/figures?since_s=60")["samples"][-1]["at"]
+    (turn, *_) = asked(page, "/api/admin/turns?limit=500")
+    (miss, *_) = asked(page, "/api/admin/misses")["items"]
+    ages = {"new": now + 600, "old": now - 300}  # seconds
+    turns = [turn | {"response_id": id_, "created_at": at} for id_, at in ages.items()]
+    misses = [miss | {"response_id": id_, "created_at": at} for id_, at in ages.items()]
+    page.route("**/api/admin/turns?*", lambda route: route.fulfill(json=turns))
+    page.route(
+        "**/api/admin/misses?*",
+        lambda route: route.fulfill(json={"items": misses, "next_cursor": "more"}),
+    )
+    page.reload()
+    dots, rows, more = (
+        page.locator("circle"),
+        page.locator("tbody tr"),
+        page.get_by_role("button", name="Show more"),
+    )
+
+    expect(dots).to_have_count(2)
+    with page.expect_request(lambda sent: "figures?since_s=60" in sent.url):
+        page.get_by_text("1 minute").click()
+    expect(dots).to_have_count(1)
+    page.get_by_role("link", name="Misses").click()
+    expect(rows).to_have_count(1)
+    expect(more).to_have_count(0)
+    page.get_by_text("15 minutes").click()
+    expect(rows).to_have_count(2)
+    expect(more).to_have_count(1)
+
+
+def test_usage_is_told_by_person_by_model_and_by_key(page: Page, server: Server):
+    page.get_by_role("link", name="Usage").click()
+    cells = page.locator("tbody td")
+    emails = {one["id"]: one["email"] for one in asked(page, "/api/admin/users")}
+    for kind in ("user", "model", "key"):
+        page.get_by_label("Apart by").select_option(kind)
+        told = asked(page, f"/api/admin/usage?by={kind}")
+        figures = [
+            [
+                emails.get(one["user_id"]) or one["model"] or key_name(one["key_id"]),
+                f"{one['requests']:,}",
+                f"{one['computed_tokens']:,}",
+                f"{one['cached_tokens']:,}",
+                percent(one["cached_tokens"], one["cached_tokens"] + one["computed_tokens"]),
+                f"{one['output_tokens']:,}",
+            ]
+            for one in told
+        ]
+        expect(page.locator("thead th").first).to_have_text(USAGE[kind])
+        expect(cells).to_have_text([cell for row in figures for cell in row])
+
+
+def key_name(key_id: str) -> str:
+    """A key by its end; what came by a login has none."""
+    return f"…{key_id[-6:]}" if key_id else "the page"
 
 
 def test_drafts_are_counted_as_used_and_as_wasted(

@@ -42,8 +42,8 @@ export const admin = {
   act: (act: SessionAct, ownerId: string, sessionId: string) =>
     call<null>("POST", `/api/admin/sessions/${within(ownerId)}/${within(sessionId)}/${act}`),
   prefixes: (limit: number) => call<PrefixTree>("GET", `/api/admin/prefixes?${query({ limit })}`),
-  misses: (reason: string | null, cursor: string | null) =>
-    call<MissPage>("GET", `/api/admin/misses?${query({ reason, cursor, limit: 20 })}`),
+  misses: (reason: string | null, cursor: string | null, limit: number) =>
+    call<MissPage>("GET", `/api/admin/misses?${query({ reason, cursor, limit })}`),
 
   shares: () => call<CacheShares>("GET", "/api/admin/shares"),
   turns: (limit: number) =>

@@ -7,6 +7,7 @@ import { appended } from "./series";
 
 /** What is looked back on, and into how long stretches charts cut it; in seconds. */
 export const RANGES = {
+  minute: { sinceS: 60, stretchS: 10, apartS: 5 },
   quarter: { sinceS: 900, stretchS: 30, apartS: 5 },
   hours: { sinceS: 10_800, stretchS: 300, apartS: 60 },
   day: { sinceS: 86_400, stretchS: 1800, apartS: 600 },
@@ -25,11 +26,13 @@ export class Live {
   trouble = $state.raw<ApiError | null>(null);
   readonly range = $derived(RANGES[this.name]);
   readonly now = $derived(this.samples.at(-1) ?? null);
+  /** Where the range begins, however little of it is known. */
+  readonly since = $derived((this.now?.at ?? 0) - this.range.sinceS);
   /** What charts span: the whole range, or as much of it as is known. */
   readonly to = $derived(this.now?.at ?? 0);
   readonly from = $derived(
     Math.max(
-      this.to - this.range.sinceS,
+      this.since,
       Math.min(this.samples[0]?.at ?? 0, this.to - LEAST_STRETCHES * this.range.stretchS),
     ),
   );

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Figures } from "../generated/admin";
-import { appended, middles, share, stacked, stretches, total } from "./series";
+import { appended, middles, share, since, stacked, stretches, total } from "./series";
 
 const sample = (at: number, computed_tokens: number, boot_id = "one"): Figures =>
   ({ at, computed_tokens, boot_id }) as Figures;
@@ -71,6 +71,14 @@ it("series that lie on each other sum up", () => {
     [1, 2],
     [11, 2],
   ]);
+});
+
+it("of a list with the newest first, what is older than a time is left out", () => {
+  const list = [30, 20, 10].map((created_at) => ({ created_at }));
+
+  expect(since(list, 20)).toEqual(list.slice(0, 2));
+  expect(since(list, 5)).toBe(list);
+  expect(since(list, 31)).toEqual([]);
 });
 
 it("there is no share of nothing", () => {

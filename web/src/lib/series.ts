@@ -38,6 +38,15 @@ export function stretches(samples: readonly Figures[], lengthS: number): Stretch
   return cut;
 }
 
+/** Of a list with the newest first what is not older: the rest of it is not looked at. */
+export function since<T extends { readonly created_at: number }>(
+  newest: readonly T[],
+  at: number,
+): readonly T[] {
+  const end = newest.findIndex((one) => one.created_at < at);
+  return end < 0 ? newest : newest.slice(0, end);
+}
+
 /** Where on the time axis each stretch stands; the last one is as long as time has come. */
 export const middles = (
   cut: readonly { readonly start: number }[],

@@ -44,7 +44,7 @@ const de: typeof en = {
   live: "Live",
   liveLost: "Gerade keine Zahlen; wird wieder versucht",
   rangeLabel: "Wie weit zurück",
-  ranges: { quarter: "15 Minuten", hours: "3 Stunden", day: "24 Stunden" },
+  ranges: { minute: "1 Minute", quarter: "15 Minuten", hours: "3 Stunden", day: "24 Stunden" },
   sinceStart: "Zahlen liegen im Speicher: Sie beginnen mit dem letzten Start des Servers.",
 
   saved: {
@@ -127,7 +127,7 @@ const de: typeof en = {
   },
   firstToken: {
     title: "Erstes Token nach gecachtem Anteil",
-    lead: "Jeder Punkt ist einer der letzten Züge. Je weiter rechts, desto mehr vom Prompt lag im Cache; nach rechts sollten die Punkte fallen. Wie steil, das kostet das Berechnen von Prompts hier.",
+    lead: "Jeder Punkt ist ein Zug dieser Zeit, von den letzten 500. Je weiter rechts, desto mehr vom Prompt lag im Cache; nach rechts sollten die Punkte fallen. Wie steil, das kostet das Berechnen von Prompts hier.",
     x: "Gecachter Teil des Prompts",
     y: "Zeit bis zum ersten Token",
     dot: (first: string, cached: string, prompt: string) =>

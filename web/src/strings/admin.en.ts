@@ -45,7 +45,7 @@ export default {
   live: "Live",
   liveLost: "No figures just now; trying again",
   rangeLabel: "How far back",
-  ranges: { quarter: "15 minutes", hours: "3 hours", day: "24 hours" },
+  ranges: { minute: "1 minute", quarter: "15 minutes", hours: "3 hours", day: "24 hours" },
   sinceStart: "Figures are kept in memory: they begin with the server’s last start.",
 
   saved: {
@@ -128,7 +128,7 @@ export default {
   },
   firstToken: {
     title: "First token, by how much was cached",
-    lead: "Each dot is one of the last turns. The further right, the more of its prompt was cached; dots should fall from left to right. How steeply is what computing prompts costs here.",
+    lead: "Each dot is a turn of this time, of the last 500. The further right, the more of its prompt was cached; dots should fall from left to right. How steeply is what computing prompts costs here.",
     x: "Cached part of the prompt",
     y: "Time to first token",
     dot: (first: string, cached: string, prompt: string) =>
