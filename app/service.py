@@ -117,7 +117,11 @@ class Service:
             engine, self.misses, self.audit, logs=self.logs, liveness=self.supervisor.liveness
         )
         self.shares = Shares(
-            engine, self.audit, self.logs, (settings.pinned_share, settings.pinned_share_per_user)
+            engine,
+            self.audit,
+            self.logs,
+            quotas=self.quotas,
+            pinned_shares=(settings.pinned_share, settings.pinned_share_per_user),
         )
         self.warming = Warming(self.db, engine, self.library, self.heads)
         self.rights = Rights(self.accounts.revocations, self.logins, self.keys)

@@ -49,11 +49,12 @@ class Drafts:
     """Books drafts as they end, and settles them as turns begin."""
 
     def __init__(self) -> None:
-        self._computed = self._used = self._wasted = 0
+        self._started = self._computed = self._used = self._wasted = 0
         self._drafts: OrderedDict[LeaseKey, Draft] = OrderedDict()
 
     def tokens(self) -> DraftTokens:
         return DraftTokens(
+            started=self._started,
             computed=self._computed,
             used=self._used,
             wasted=self._wasted,
@@ -63,6 +64,7 @@ class Drafts:
     def book(self, draft: Sequence, computed_tokens: int) -> None:
         """A draft has ended. It supersedes the session's draft before it."""
         spans = _computed(draft)
+        self._started += 1
         self._computed += computed_tokens
         self._wasted += computed_tokens - _tokens(spans)
         before = self._drafts.pop(draft.key, None)

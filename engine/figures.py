@@ -85,10 +85,13 @@ class Evictions(msgspec.Struct, frozen=True, kw_only=True):
 class DraftTokens(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that were `computed` for drafts, and what came of them: the other three sum to it.
 
+    `started`: how many drafts they were computed for, each longer text of one message anew.
+
     `used`: the session's next turn found them cached. `wasted`: a later draft or that turn went
     another way, or they were evicted or forgotten before it came. `waiting`: it is still to come.
     """
 
+    started: int
     computed: int
     used: int
     wasted: int

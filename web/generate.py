@@ -14,7 +14,7 @@ import msgspec
 
 from app.chat.chronicle import FiguresOverTime
 from app.chat.misses import MissPage, TurnCost
-from app.chat.overview import SessionPage
+from app.chat.overview import CacheOverview, SessionPage
 from app.chat.prefixes import PrefixTree
 from app.chat.shares import CacheShares
 from app.errors import PageCode
@@ -39,6 +39,7 @@ TOLD = [
     Figures,
     FiguresOverTime,
     SessionPage,
+    CacheOverview,
     PrefixTree,
     MissPage,
     TurnCost,

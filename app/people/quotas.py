@@ -5,7 +5,7 @@ before the default of the settings. A quota may say that there is no limit. What
 elsewhere (`usage`); here is the one place that knows the words of a refusal.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, time, timedelta
 from typing import Literal
 
@@ -90,6 +90,26 @@ class Quotas:
     async def allowed(self, user_id: UserId, kind: QuotaKind) -> int | None:
         async with self._db.read() as session:
             return (await session.run_sync(self.limits, user_id))[kind].allowed
+
+    async def allowed_of(
+        self, user_ids: Collection[UserId], kind: QuotaKind
+    ) -> dict[UserId, int | None]:
+        """What holds for each of them."""
+        own = select(UserQuota.user_id, null(), UserQuota.allowed).where(
+            UserQuota.kind == kind, UserQuota.user_id.in_(user_ids)
+        )
+        groups = (
+            select(GroupMember.user_id, GroupQuota.group_id, GroupQuota.allowed)
+            .join(GroupQuota, GroupQuota.group_id == GroupMember.group_id)
+            .where(GroupQuota.kind == kind, GroupMember.user_id.in_(user_ids))
+        )
+        both: CompoundSelect[UserId, GroupId | None, int | None] = union_all(own, groups)
+        said: dict[UserId, list[Limit]] = {user_id: [] for user_id in user_ids}
+        async with self._db.read() as session:
+            for user_id, group_id, allowed in await session.execute(both):
+                said[user_id].append(_said(group_id, allowed))
+        default = self._defaults.get(kind)
+        return {user_id: choose(found, default=default).allowed for user_id, found in said.items()}
 
     # ------------------------------------------------------------ what administrators say
 

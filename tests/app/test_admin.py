@@ -137,6 +137,8 @@ async def test_shares_and_turns_sum_up_what_sessions_hold_and_what_their_turns_c
     ):
         for who in (ann, ben, ann):
             await talked(who)
+        quota = f"/api/users/{ann.user_id}/quotas/kept_warm_bytes"
+        await done(await admin.client.put(quota, json={"allowed": 5000}))
         told = await done(await admin.client.get("/api/admin/shares"))
         turns = await done(await admin.client.get("/api/admin/turns", params={"limit": 2}))
         listed = await done(await admin.client.get("/api/admin/sessions"))
@@ -146,6 +148,8 @@ async def test_shares_and_turns_sum_up_what_sessions_hold_and_what_their_turns_c
         ann.user_id: 2,
         ben.user_id: 1,
     }
+    limits = {one["owner_id"]: one["kept_limit_bytes"] for one in told["owners"]}
+    assert limits == {ann.user_id: 5000, ben.user_id: None}
     for one in told["owners"]:
         own = [row for row in rows if row["owner_id"] == one["owner_id"]]
         assert one["device_bytes"] == sum(row["device_bytes"] for row in own)

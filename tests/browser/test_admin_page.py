@@ -132,6 +132,8 @@ def nils(server: Server) -> str:
             parked, kept, _ = (row["session_id"] for row in sessions())
             client.patch(f"/api/conversations/{kept}", json={"kept_warm": True}).raise_for_status()
             admin.post(f"/api/admin/sessions/{user_id}/{parked}/park").raise_for_status()
+            quota = f"/api/users/{user_id}/quotas/kept_warm_bytes"
+            admin.put(quota, json={"allowed": 20 << 20}).raise_for_status()
             while not (is_any("disk_bytes") and is_any("retention", "kept")):
                 time.sleep(POLL_S)
     return user_id
@@ -396,6 +398,7 @@ def test_drafts_are_counted_as_used_and_as_wasted(
             used, wasted = drafts["used"], drafts["wasted"]
             assert min(used, wasted) > 0
             return [
+                (figure(page, panel, "Started"), short(drafts["started"])),
                 (figure(page, panel, "Computed ahead"), short(drafts["computed"])),
                 (in_legend(page, panel, "Used"), short(used)),
                 (in_legend(page, panel, "Wasted"), short(wasted)),
@@ -409,6 +412,10 @@ def test_drafts_are_counted_as_used_and_as_wasted(
 def test_the_shares_are_what_each_owners_sessions_come_to(page: Page, nils: str):
     limit = size(page, asked(page, "/api/admin/shares")["owner_limit_bytes"])
     region = page.get_by_role("region", name="Fair share")
+    owners = asked(page, "/api/admin/shares")["owners"]
+    kept = {one["owner_id"]: size(page, one["kept_bytes"]) for one in owners}
+    assert kept[nils] != "0 B"
+    kept[nils] += " of 20 MiB"
 
     for owner, rows in sessions_by_owner(page).items():
         device, parked = (
@@ -420,7 +427,7 @@ def test_the_shares_are_what_each_owners_sessions_come_to(page: Page, nils: str)
         told = f"{size(page, pinned)} of {limit}" if owner == nils else re.compile(f" of {limit}")
         shown = region.get_by_role("row").filter(has=page.locator(f"a[href='#sessions/{owner}']"))
         expect(shown.locator(".number")).to_have_text(
-            [f"{len(rows)}", size(page, device), told, size(page, parked)]
+            [f"{len(rows)}", size(page, device), told, kept[owner], size(page, parked)]
         )
         assert owner != nils or min(pinned, parked) > 0
 

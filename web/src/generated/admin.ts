@@ -44,6 +44,18 @@ export interface BlockCounts {
 
 export type CacheChange = "damaged" | "degraded" | "evicted" | "failed" | "forgotten" | "leased" | "let_go" | "parked" | "published" | "restored" | "spilled";
 
+export interface CacheOverview {
+  type: "cache.snapshot";
+  sequence_number: number;
+  boot_id: string;
+  block_tokens: number;
+  block_bytes: number;
+  blocks: BlockCounts;
+  pinned_blocks: Readonly<Record<string, number>>;
+  tiers: readonly (TierCounts)[];
+  sessions: Readonly<Record<string, number>>;
+}
+
 export interface CacheShares {
   pool_bytes: number;
   pinned_limit_bytes: number;
@@ -73,6 +85,7 @@ export interface DayOfUse {
 }
 
 export interface DraftTokens {
+  started: number;
   computed: number;
   used: number;
   wasted: number;
@@ -221,6 +234,8 @@ export interface OwnerShare {
   running: number;
   device_bytes: number;
   pinned_bytes: number;
+  kept_bytes: number;
+  kept_limit_bytes: number | null;
   parked_bytes: number;
 }
 

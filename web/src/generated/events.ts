@@ -74,6 +74,7 @@ export interface Draft {
 }
 
 export interface DraftTokens {
+  started: number;
   computed: number;
   used: number;
   wasted: number;

@@ -4,6 +4,7 @@ import type {
   AccountRole,
   AccountView,
   AuditPage,
+  CacheOverview,
   CacheShares,
   FiguresOverTime,
   GroupView,
@@ -45,6 +46,7 @@ export const admin = {
   misses: (reason: string | null, cursor: string | null, limit: number) =>
     call<MissPage>("GET", `/api/admin/misses?${query({ reason, cursor, limit })}`),
 
+  cache: () => call<CacheOverview>("GET", "/api/admin/cache"),
   shares: () => call<CacheShares>("GET", "/api/admin/shares"),
   turns: (limit: number) =>
     call<readonly TurnCost[]>("GET", `/api/admin/turns?${query({ limit })}`),

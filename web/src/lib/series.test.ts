@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Figures } from "../generated/admin";
-import { appended, middles, share, since, stacked, stretches, total } from "./series";
+import { appended, middles, perHour, share, since, stacked, stretches, total } from "./series";
 
 const sample = (at: number, computed_tokens: number, boot_id = "one"): Figures =>
   ({ at, computed_tokens, boot_id }) as Figures;
@@ -79,6 +79,13 @@ it("of a list with the newest first, what is older than a time is left out", () 
   expect(since(list, 20)).toEqual(list.slice(0, 2));
   expect(since(list, 5)).toBe(list);
   expect(since(list, 31)).toEqual([]);
+});
+
+it("a rise comes to so much in an hour, where there is time between samples", () => {
+  const samples = [sample(0, 0), sample(90, 0), sample(900, 0)];
+
+  expect(perHour(samples, 5)).toBe(20);
+  expect([perHour([sample(7, 0)], 5), perHour([], 5)]).toEqual([null, null]);
 });
 
 it("there is no share of nothing", () => {

@@ -24,6 +24,12 @@ export function total(samples: readonly Figures[], counter: Counter): number {
   return sum;
 }
 
+/** What a rise over these samples comes to in an hour; null where they span no time. */
+export function perHour(samples: readonly Figures[], rise: number): number | null {
+  const [first, last] = [samples[0], samples.at(-1)];
+  return first && last && last.at > first.at ? (rise * 3600) / (last.at - first.at) : null;
+}
+
 /** The samples in stretches of one length, which begin at its multiples. */
 export function stretches(samples: readonly Figures[], lengthS: number): Stretch[] {
   const cut: { start: number; samples: Figures[] }[] = [];

@@ -53,6 +53,8 @@ const de: typeof en = {
     tokens: "Token aus dem Cache",
     ofPrompt: "Von allen Prompt-Token",
     time: "Ersparte Rechenzeit",
+    perHour: "Beides je Stunde, wenn es so weitergeht",
+    both: (tokens: string, time: string) => `${tokens} · ${time}`,
     empty: "Keine Prompts in dieser Zeit.",
   },
   sources: {
@@ -66,6 +68,8 @@ const de: typeof en = {
     title: "Der Blockvorrat",
     lead: "Jeder Block ist in genau einem Zustand, darum füllen die Farben immer den ganzen Vorrat. Wenig Freies schadet nicht, solange viel im Cache liegt: Das weicht, wenn Platz gebraucht wird.",
     sum: (sum: string, size: string) => `${sum} Blöcke, ${size}`,
+    pinnedBy: (classes) => `Was festhält, auch während es in Gebrauch ist: ${classes}.`,
+    pin: (name: string, blocks: string) => `${name} ${blocks}`,
     cells: (isSingle: boolean, blocks: string) =>
       `Der Vorrat, wie er jetzt ist, eine Zelle = ${isSingle ? "1 Block" : `${blocks} Blöcke`}: zuerst, was gehalten wird, dann, was im Cache liegt und weicht, wenn Platz gebraucht wird, zuletzt, was frei ist.`,
     cellsTold: (states: string) => `Zellen nach Zustand: ${states}`,
@@ -135,7 +139,8 @@ const de: typeof en = {
   },
   drafts: {
     title: "Beim Tippen vorbereitet",
-    lead: "Token, die vor dem Absenden berechnet wurden. Genutzte ließen einen Zug früher beginnen; verworfene wurden umgeschrieben oder nie gesendet. Viel Verworfenes schadet nicht, solange die Maschine ruht.",
+    lead: "Begonnene Entwürfe und Token, die für sie vor dem Absenden berechnet wurden. Genutzte ließen einen Zug früher beginnen; verworfene wurden umgeschrieben oder nie gesendet. Viel Verworfenes schadet nicht, solange die Maschine ruht.",
+    started: "Begonnen",
     computed: "Vorausberechnet",
     usedShare: "Genutzt",
     used: "Genutzt",
@@ -151,12 +156,13 @@ const de: typeof en = {
   },
   shares: {
     title: "Gerechter Anteil",
-    lead: "Was die Unterhaltungen jeder Person vom Vorrat belegen, und was davon festgehalten ist, gegen das Meiste, was eine Person festhalten darf. Ein langer Balken schadet nicht, solange andere Platz finden.",
+    lead: "Was die Unterhaltungen jeder Person vom Vorrat belegen, und was davon festgehalten ist, gegen das Meiste, was eine Person festhalten darf; dann, was warm gehalten werden soll, gegen ihr Kontingent, wo es eines gibt. Ein langer Balken schadet nicht, solange andere Platz finden.",
     owner: "Person",
     sessions: "Unter\u00adhaltungen",
     device: "Im Vorrat",
     pinned: (pinned: string, limit: string) => `${pinned} von ${limit}`,
     pinnedHead: "Fest\u00adgehalten, vom Erlaubten",
+    keptHead: "Warm gehalten, vom Kontingent",
     parked: "Geparkt",
   },
 

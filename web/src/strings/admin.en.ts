@@ -54,6 +54,8 @@ export default {
     tokens: "Tokens from cache",
     ofPrompt: "Of all prompt tokens",
     time: "Computing time spared",
+    perHour: "Both per hour, at this pace",
+    both: (tokens: string, time: string) => `${tokens} · ${time}`,
     empty: "No prompts in this time.",
   },
   sources: {
@@ -67,6 +69,8 @@ export default {
     title: "The block pool",
     lead: "Every block is in one state, so the colours always fill the pool. Little free is fine while much is cached: cached blocks give way when room is needed.",
     sum: (sum: string, size: string) => `${sum} blocks, ${size}`,
+    pinnedBy: (classes: string) => `What pins, also while it is in use: ${classes}.`,
+    pin: (name: string, blocks: string) => `${name} ${blocks}`,
     cells: (isSingle: boolean, blocks: string) =>
       `The pool as it is now, one cell = ${isSingle ? "1 block" : `${blocks} blocks`}: first what is held, then what is cached and gives way when room is needed, last what is free.`,
     cellsTold: (states: string) => `Cells by state: ${states}`,
@@ -136,7 +140,8 @@ export default {
   },
   drafts: {
     title: "Prepared while typing",
-    lead: "Tokens computed for text before it was sent. Used ones made a turn start sooner; wasted ones were rewritten or never sent. Much waste with an idle machine does no harm.",
+    lead: "Drafts that were started, and tokens computed for them before their text was sent. Used ones made a turn start sooner; wasted ones were rewritten or never sent. Much waste with an idle machine does no harm.",
+    started: "Started",
     computed: "Computed ahead",
     usedShare: "Used",
     used: "Used",
@@ -152,12 +157,13 @@ export default {
   },
   shares: {
     title: "Fair share",
-    lead: "What each person’s conversations hold of the pool, and what of it is pinned against the most that one person may pin. One long bar alone is fine while others find room.",
+    lead: "What each person’s conversations hold of the pool, and what of it is pinned against the most that one person may pin; then what is to be kept warm, against their quota where they have one. One long bar alone is fine while others find room.",
     owner: "Person",
     sessions: "Conver\u00adsations",
     device: "In the pool",
     pinned: (pinned: string, limit: string) => `${pinned} of ${limit}`,
     pinnedHead: "Pinned, of the limit",
+    keptHead: "Kept warm, of the quota",
     parked: "Parked",
   },
 
