@@ -6,7 +6,8 @@
     over     superseded or archived, and nobody's any more: the lease falls to IDLE
 
 It looks again when the library changes, when the engine was started anew (then nothing is warm), and
-once an hour. One job at a time, behind all turns; whoever comes before it is done computes what is
+once an hour, to compute again what gave way meanwhile; after a minute where the engine had no room
+for a job. One job at a time, behind all turns; whoever comes before it is done computes what is
 missing, and readiness waits for none of this. What an account has of its own is not warmed: it is
 kept as that account's conversations are.
 """
@@ -34,7 +35,6 @@ from app.ids import DocumentId, PersonaId
 from engine.api import (
     Engine,
     Finished,
-    FinishReason,
     Forget,
     Hold,
     Job,
@@ -59,22 +59,24 @@ MOST_WARMED = 64
 """Heads at most; what is published comes first, then what most people use."""
 LOOK_S = 2.0
 REVIEW_S = 3600.0
+RETRY_S = 60.0
 
 Refs = tuple[VersionRef, ...]
 
 
 class Warm(msgspec.Struct, frozen=True, kw_only=True):
-    """A head that was computed, or tried, and what it is leased as."""
+    """A head, and what it is leased as."""
 
     subject: Subject
     headed: Headed
 
 
 class Warming:
-    """One per server. `warm` names the heads that are, by their versions."""
+    """One per server. `warm` names the heads that are or are to be, by their versions."""
 
     def __init__(self, db: Database, engine: Engine, library: Library, texts: heads.Heads) -> None:
         self.warm: dict[Refs, Warm] = {}
+        self._settled: set[Refs] = set()
         self._db = db
         self._engine = engine
         self._library = library
@@ -110,25 +112,30 @@ class Warming:
                 await asyncio.sleep(LOOK_S)
 
     async def _next_look(self) -> None:
-        for _ in range(int(REVIEW_S / LOOK_S)):
+        due_s = REVIEW_S if self._settled >= self.warm.keys() else RETRY_S
+        for _ in range(int(due_s / LOOK_S)):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._library.changed.wait()
             changed = self._library.changed.is_set()
             if changed or (await self._engine.info()).boot_id != self.boot_id:
                 return
+        # What is in the cache still costs a token.
+        self._settled.clear()
 
     async def refresh(self) -> None:
         """Warm what is wanted and is not, let go what was and is not any more."""
         card = await self._engine.info()
         if card.boot_id != self.boot_id:
             self.warm.clear()
+            self._settled.clear()
             self.boot_id = card.boot_id
         async with self._db.read() as session:
             wanted = await _wanted(session)
         for refs in self.warm.keys() - wanted:
             await self._engine.lease(self.warm[refs].subject, Hold(retention=RetentionClass.IDLE))
             del self.warm[refs]
+            self._settled.discard(refs)
         for refs in wanted:
             with contextlib.suppress(NotFound):  # an owner's own, behind a published persona
                 await self._warm_up(card, refs)
@@ -137,21 +144,24 @@ class Warming:
         text = library_head(await self._heads.published(card, refs))
         headed = await self._prompts.head(card, text)
         known = self.warm.get(refs)
-        if known is not None:
-            if known.headed == headed:
-                return
+        if known is not None and known.headed != headed:
             # Others may read it now than could, or a template tells another day.
             del self.warm[refs]
+            self._settled.discard(refs)
             await self._engine.lease(known.subject, Forget())
+        if refs in self._settled:
+            return
         kind = SubjectKind.DOCUMENT if len(refs) > 1 else SubjectKind.PERSONA
         warm = Warm(
             subject=Subject(kind=kind, subject_id=text.key, owner_id=OPERATOR), headed=headed
         )
         await self._engine.lease(warm.subject, Hold(retention=RetentionClass.SHARED))
-        finished = await self._compute(warm)
-        if finished.reason is FinishReason.REFUSED and finished.refusal is not None:
-            LOG.warning("%s is not warm: %s", text.key, finished.refusal.message)
+        refusal = (await self._compute(warm)).refusal
         self.warm[refs] = warm
+        if refusal is not None:
+            LOG.warning("%s is not warm: %s", text.key, refusal.message)
+        if refusal is None or refusal.retry_after_s is None:
+            self._settled.add(refs)
 
     async def _compute(self, warm: Warm) -> Finished:
         job = Job(

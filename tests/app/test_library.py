@@ -22,6 +22,7 @@ from engine.api import (
     Hold,
     JobClass,
     Message,
+    Refusal,
     RetentionClass,
     Role,
     Seam,
@@ -446,6 +447,22 @@ async def test_what_is_published_is_computed_in_the_background_and_leased_as_sha
     assert {job.job_class for job in engine.jobs} == {JobClass.BACKGROUND}
     assert {job.limits.max_output_tokens for job in engine.jobs} == {0}
     assert {zone.scope for job in engine.jobs for zone in job.zones} == {OPERATOR_SCOPE}
+
+
+async def test_what_the_engine_had_no_room_for_is_computed_at_a_later_look(db: Database):
+    engine = EchoEngine()
+    full = Refusal(code="overloaded", message="The queue is full.", retry_after_s=1.0)
+    long = Refusal(code="prompt_too_long", message="It does not fit.")
+    async with open_domain(db, engine) as domain:
+        asked = []
+        for refusal in (full, full, long, None):
+            engine.refusal = refusal
+            await domain.warming.refresh()
+            asked.append(len(engine.jobs))
+
+    assert asked == [1, 2, 3, 3]  # what never fits is not tried again before an hour
+    subjects = {subject.subject_id for subject, _ in engine.leases}
+    assert subjects == {f"{DEFAULT_PERSONA.id}@1"}
 
 
 async def test_a_superseded_version_is_let_go_when_nobody_is_under_it(db: Database):
