@@ -39,6 +39,7 @@ from engine.api import (
     Zone,
 )
 from engine.errors import Corrupt, InvalidJob, Refused
+from engine.figures import CacheChange
 from engine.kv.cache import Cache, lease_key
 from engine.kv.misses import Fingerprints, Lookup, explain
 from engine.outcome import CoreEvent, Emitted, Ended
@@ -193,8 +194,13 @@ class Core:
         """Whether transfers are under way, or wait for their turn."""
         return self._cache.parking.is_busy
 
-    def load(self, heads: Iterable[SegmentHead]) -> None:
-        """Take over what an earlier life left on disk, longest unused first."""
+    def load(self, heads: Iterable[SegmentHead], *, refused: int = 0) -> None:
+        """Take over what an earlier life left on disk, longest unused first.
+
+        `refused` is how many segments were found there and deleted: nobody knows of which tokens.
+        """
+        for _ in range(refused):
+            self._cache.journal.note(CacheChange.DAMAGED, None, 0)
         self._cache.tiers.load(heads)
 
     def arrived(self, arrival: Arrival) -> None:

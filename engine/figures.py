@@ -296,7 +296,8 @@ class CacheChange(enum.StrEnum):
 
     In the pool PUBLISHED, EVICTED, FORGOTTEN; to leases LEASED (a wish was carried out) and DEGRADED
     (a pin was refused or taken back for want of budget); to segments of lower tiers the others. DAMAGED: it
-    did not read back as it was written. FAILED: it could not be written. LET_GO: it left its last tier.
+    did not read back as it was written, or was of other weights.
+    FAILED: it could not be written. LET_GO: it left its last tier.
     """
 
     PUBLISHED = "published"

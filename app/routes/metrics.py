@@ -136,8 +136,8 @@ class EngineCollector(Collector):
         yield _gauges("kv_tier_segments", "In how many segments.", "tier", held)
         yield _counters(
             "kv_segments",
-            "Segments by what became of them: parked, spilled to disk, restored; damaged when read, "
-            "failed to be written, let go.",
+            "Segments by what became of them: parked, spilled to disk, restored; damaged or of other "
+            "weights when read or found at the start, failed to be written, let go.",
             "change",
             self._stats.segments,
         )

@@ -186,6 +186,11 @@ class ModelRunner:
         """What an earlier life left on disk, longest unused first."""
         return [] if self._files is None else self._files.heads()
 
+    @property
+    def refused(self) -> int:
+        """How many files of parked KV were not whole, or of other weights, and are deleted."""
+        return 0 if self._files is None else self._files.refused
+
     def _default_disk_bytes(self) -> int:
         pool_tokens = self.blocks * self.pool.block_tokens
         pool_bytes = pool_tokens * self._loaded.kv.token_bytes * self._loaded.ranks.size
