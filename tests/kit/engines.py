@@ -120,8 +120,11 @@ async def fork_remote(
 ) -> AsyncIterator[RemoteEngine]:
     """As `open_remote`, in a fraction of the time, for who does not ask whose child it is."""
     with engines_forked(FORKED.begin()):
-        async with open_remote(config, care) as engine:
-            yield engine
+        engine = await RemoteEngine.open(config or a_config(), care=care)
+    try:
+        yield engine
+    finally:
+        await engine.aclose()
 
 
 def a_job(token_ids: tuple[int, ...], *, owner: str = "ann", **changes: object) -> Job:

@@ -20,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -162,36 +163,46 @@ class ForkedEngine:
         os.kill(self.pid, number)
 
 
+_address: ContextVar[bytes | None] = ContextVar("_address", default=None)
+_spawn = process._spawn
+
+
+async def _fork_or_spawn(config: EngineConfig, engine_address: str) -> object:
+    address = _address.get()
+    if address is None:
+        return await _spawn(config, engine_address)
+    program = Program(
+        name="engine",
+        words=(msgspec.json.encode(config, enc_hook=str).decode(), engine_address),
+        environment=dict(os.environ),
+    )
+    stdin, ours = os.pipe()
+    said, stderr = os.pipe()
+    try:
+        told = asked(address, program, (stdin, 1, stderr))
+    finally:
+        os.close(stdin)
+        os.close(stderr)
+    told.setblocking(False)
+    reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await loop.connect_read_pipe(lambda: protocol, os.fdopen(said, "rb"))
+    pid = int(await loop.sock_recv(told, FRAME_BYTES))
+    return ForkedEngine(pid, told, ours, reader)
+
+
 @contextlib.contextmanager
 def engines_forked(address: bytes) -> Iterator[None]:
-    """Meanwhile this process forks its engines instead of spawning them."""
+    """What is opened meanwhile, in this context, forks its engine and each that takes its place.
 
-    async def fork(config: EngineConfig, engine_address: str) -> ForkedEngine:
-        program = Program(
-            name="engine",
-            words=(msgspec.json.encode(config, enc_hook=str).decode(), engine_address),
-            environment=dict(os.environ),
-        )
-        stdin, ours = os.pipe()
-        said, stderr = os.pipe()
-        try:
-            told = asked(address, program, (stdin, 1, stderr))
-        finally:
-            os.close(stdin)
-            os.close(stderr)
-        told.setblocking(False)
-        reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
-        protocol = asyncio.StreamReaderProtocol(reader)
-        await loop.connect_read_pipe(lambda: protocol, os.fdopen(said, "rb"))
-        pid = int(await loop.sock_recv(told, FRAME_BYTES))
-        return ForkedEngine(pid, told, ours, reader)
-
-    spawn = process._spawn
-    process._spawn = fork  # type: ignore[assignment]  # all that is asked of a process is there
+    Whatever is opened beside it is spawned, as people have it.
+    """
+    process._spawn = _fork_or_spawn  # type: ignore[assignment]  # all that is asked of a process is there
+    token = _address.set(address)
     try:
         yield
     finally:
-        process._spawn = spawn
+        _address.reset(token)
 
 
 # ---------------------------------------------------------------- the process that is forked
