@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -392,12 +393,16 @@ def test_drafts_are_counted_as_used_and_as_wasted(
         chat.goto(server.url)
         field = chat.get_by_label("Message", exact=True)
         chat.get_by_role("switch", name="Prepare while I type").check()
+        # What was drafted before is found, and nothing of it computed: no text is that of another try.
+        name = secrets.token_hex(4)
         for typed in (TYPED, SENT):
             before = counted(page)["drafts"]["computed"]
-            field.fill(typed)
+            field.fill(f"{name}, {typed}")
+            deadline = time.monotonic() + TURN_MS / 1000
             while not has_drafted(page, before):
+                assert time.monotonic() < deadline
                 page.wait_for_timeout(50)
-        send(chat, SENT)
+        send(chat, f"{name}, {SENT}")
         wait_for_end(chat)
         expect(chat.locator(".receipt summary")).to_contain_text("1 new, ")
 
