@@ -28,9 +28,7 @@ from app.chat.misses import Misses
 from app.chat.overview import Overview
 from app.chat.presence import Pages
 from app.chat.search import Search
-from app.chat.sequels import Sequels
 from app.chat.shares import Shares
-from app.chat.summaries import Summaries
 from app.chat.supervisor import Supervisor
 from app.chat.versions import Versions
 from app.chat.warming import Warming
@@ -100,9 +98,7 @@ class Service:
         self.supervisor = Supervisor(
             self.db, engine, self.logs, self.hub, usage=self.usage, titles=settings.titles
         )
-        self.summaries = Summaries(
-            engine, self.supervisor.intake, Sequels(self.db, self.hub, self.usage), self.usage
-        )
+        self.summaries = self.supervisor.summaries
         self.items = Items(self.db, self.supervisor, self.usage, self.engine)
         self.departures = Departures(self.db, self.supervisor, engine)
         self.heads = self.supervisor.heads
@@ -142,7 +138,6 @@ class Service:
                 self.watching.running(),
                 self.chronicle.running(),
                 self.departures.running(),
-                self.summaries.errands.running(),
                 self.warming.running(),
                 self.search.running(),
             ):

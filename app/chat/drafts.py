@@ -182,14 +182,18 @@ class Drafts:
             await self._let_go(key)
 
     async def forget_user(self, user_id: UserId) -> None:
-        """Their account is deleted: when this returns nothing more is computed for them."""
+        """They may not be here: when this returns nothing more is computed for them."""
         lines = [self._drop(key) for key in list(self._lines) if key.user_id == user_id]
         tasks = [line.task for line in lines if line is not None and line.task is not None]
         if tasks:
             await asyncio.wait(tasks)
         for key in self._unnamed_of(user_id):
             del self._unnamed[key]
+            await self._let_go(key)
         self._spent.pop(user_id, None)
+
+    def users(self) -> set[UserId]:
+        return {key.user_id for key in self._lines}
 
     def _unnamed_of(self, user_id: UserId) -> list[_Key]:
         return [key for key in self._unnamed if key.user_id == user_id]

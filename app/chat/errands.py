@@ -7,7 +7,9 @@ stopped by the part itself, which knows what may go on to its end.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from app.ids import ConversationId, UserId
 
 T = TypeVar("T")
 
@@ -39,6 +41,22 @@ class Errands:
         """To be called only where `are_taken`."""
         assert self._tasks is not None, "nothing is begun before the start or after the end"
         return self._tasks.create_task(work)
+
+
+class Besides(Protocol):
+    """What is computed for somebody beside their turns: drafts, titles, summaries.
+
+    It ends where turns do, because who or what it is for is gone.
+    """
+
+    def users(self) -> set[UserId]:
+        """For whom something is under way."""
+
+    async def forget(self, user_id: UserId, conversation_id: ConversationId, /) -> None:
+        """The conversation is deleted: when this returns nothing more is computed for it."""
+
+    async def forget_user(self, user_id: UserId, /) -> None:
+        """They may not be here: when this returns nothing more is computed for them."""
 
 
 async def settled(work: Coroutine[None, None, T], result: asyncio.Future[T]) -> T | None:

@@ -33,7 +33,15 @@ from app.chat.intake import RETRY_AFTER_S, Intake, engine_errors, room_of
 from app.chat.ledger import Branch, Entry, Node
 from app.chat.prompt import Prompt, Wanted
 from app.chat.sequels import Sequel, Sequels, Source, parted, tokens_of
-from app.errors import AppError, Conflict, InvalidRequest, PromptTooLong, TooMany, Unavailable
+from app.errors import (
+    AppError,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PromptTooLong,
+    TooMany,
+    Unavailable,
+)
 from app.events import ConversationView
 from app.ids import ConversationId, UserId, new_conversation_id
 from app.people.usage import Ask, Usage
@@ -70,6 +78,11 @@ WARM_UP = Limits(max_output_tokens=0)
 BUSY_S = 5.0
 
 
+class _Key(NamedTuple):
+    user_id: UserId
+    conversation_id: ConversationId
+
+
 class _Work(NamedTuple):
     name: str
     made: asyncio.Future[ConversationView]
@@ -92,7 +105,9 @@ class Summaries:
         self._intake = intake
         self._sequels = sequels
         self._usage = usage
-        self._works: dict[tuple[UserId, ConversationId], _Work] = {}
+        self._works: dict[_Key, _Work] = {}
+        self._tasks: dict[asyncio.Task[None], set[_Key]] = {}
+        """What is computed, and for which conversations: the old one, and the new one once it is."""
         self._seats = asyncio.Semaphore(MOST_RUNNING)
         self.errands = Errands(self._stop)
 
@@ -106,7 +121,7 @@ class Summaries:
         earlier = await self._sequels.find(user_id, asked)
         if earlier is not None:
             return earlier
-        work = self._works.get((user_id, asked.conversation_id))
+        work = self._works.get(_Key(user_id, asked.conversation_id))
         if work is None:
             work = self._begin(user_id, asked)
         elif work.name != asked.client_message_id:
@@ -115,14 +130,34 @@ class Summaries:
 
     async def stop(self, user_id: UserId, conversation_id: ConversationId) -> None:
         """Nothing of it is kept; who waits for it is told. Idempotent."""
-        work = self._works.get((user_id, conversation_id))
+        work = self._works.get(_Key(user_id, conversation_id))
         if work is not None:
-            work.task.cancel()
-            await asyncio.wait((work.task,))
+            await _ended({work.task})
+
+    def users(self) -> set[UserId]:
+        return {key.user_id for keys in self._tasks.values() for key in keys}
+
+    async def forget(self, user_id: UserId, conversation_id: ConversationId) -> None:
+        """It is deleted: it is summed up no more, nor warmed as what goes on from another."""
+        key = _Key(user_id, conversation_id)
+        work = self._works.get(key)
+        if work is not None:
+            gone = NotFound("There is no such conversation.", field="conversation_id")
+            work.made.set_exception(gone)
+        await _ended({task for task, keys in self._tasks.items() if key in keys})
+
+    async def forget_user(self, user_id: UserId) -> None:
+        await _ended(
+            {
+                task
+                for task, keys in self._tasks.items()
+                if any(key.user_id == user_id for key in keys)
+            }
+        )
 
     def _stop(self) -> None:
-        for work in self._works.values():
-            work.task.cancel()
+        for task in self._tasks:
+            task.cancel()
 
     def _begin(self, user_id: UserId, asked: Source) -> _Work:
         if not self.errands.are_taken:
@@ -131,19 +166,24 @@ class Summaries:
             words = "Another conversation of yours is being summed up."
             raise TooMany(words, retry_after_s=BUSY_S)
         self._usage.begins(user_id)
-        key = (user_id, asked.conversation_id)
+        key = _Key(user_id, asked.conversation_id)
         made: asyncio.Future[ConversationView] = asyncio.get_running_loop().create_future()
         made.add_done_callback(partial(self._over, key))
         task = self.errands.begin(self._work(user_id, asked, made))
-        task.add_done_callback(partial(_stopped, made))
+        self._tasks[task] = {key}
+        task.add_done_callback(partial(self._rests, made))
         work = self._works[key] = _Work(asked.client_message_id, made, task)
         return work
 
-    def _over(
-        self, key: tuple[UserId, ConversationId], made: asyncio.Future[ConversationView]
-    ) -> None:
+    def _over(self, key: _Key, made: asyncio.Future[ConversationView]) -> None:
         del self._works[key]
         made.exception()  # it was heard, also where nobody waits any more
+
+    def _rests(self, made: asyncio.Future[ConversationView], task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step can tell nobody itself."""
+        del self._tasks[task]
+        if not made.done():
+            made.set_exception(Conflict("The summary was stopped.", code="summary_stopped"))
 
     async def _work(
         self, user_id: UserId, asked: Source, made: asyncio.Future[ConversationView]
@@ -154,6 +194,9 @@ class Summaries:
             made.set_exception(error)
             return
         made.set_result(view)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task].add(_Key(user_id, view.id))
         await self._warm(user_id, view)
 
     # ------------------------------------------------------------ from a branch to a summary
@@ -311,7 +354,8 @@ class Summaries:
             LOG.exception("%s was not warmed", conversation.id)
 
 
-def _stopped(made: asyncio.Future[ConversationView], _: asyncio.Task[None]) -> None:
-    """A task that is cancelled before its first step can tell nobody itself."""
-    if not made.done():
-        made.set_exception(Conflict("The summary was stopped.", code="summary_stopped"))
+async def _ended(tasks: set[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

@@ -17,7 +17,7 @@ from app.chat.checkpoints import Checkpoints
 from app.chat.conversations import Changes, Conversations
 from app.chat.drafts import Drafts
 from app.chat.entry import TurnRequest
-from app.chat.errands import settled
+from app.chat.errands import Besides, settled
 from app.chat.eventlog import EventLog, EventLogs, rebuild
 from app.chat.heads import Heads
 from app.chat.hub import Hub
@@ -26,7 +26,9 @@ from app.chat.ledger import Acceptance, StoredResponse
 from app.chat.liveness import Liveness, session_of
 from app.chat.memory import MemoryLedger
 from app.chat.record import Record
+from app.chat.sequels import Sequels
 from app.chat.stored import StoredLedger
+from app.chat.summaries import Summaries
 from app.chat.titles import Titles
 from app.chat.turns import Turn
 from app.db.base import Database
@@ -70,6 +72,8 @@ class Supervisor:
         self.intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
         self.drafts = Drafts(engine, self.intake, usage)
         self.titles = Titles(engine, self.intake, self._conversations, usage=usage, wanted=titles)
+        self.summaries = Summaries(engine, self.intake, Sequels(db, hub, usage), usage)
+        self.besides: tuple[Besides, ...] = (self.drafts, self.titles, self.summaries)
         self.liveness = Liveness(engine)
         self.record = Record()
         self._live: dict[ResponseId, Turn] = {}
@@ -98,6 +102,7 @@ class Supervisor:
         async with (
             self.drafts.errands.running(),
             self.titles.errands.running(),
+            self.summaries.errands.running(),
             asyncio.TaskGroup() as tasks,
         ):
             self._tasks = tasks
@@ -320,8 +325,8 @@ class Supervisor:
             for turn in self._turns_in(user_id, conversation_id):
                 stops.create_task(turn.cancel())
         self._logs.drop_conversation(user_id, conversation_id)
-        await self.drafts.forget(user_id, conversation_id)
-        await self.titles.forget(user_id, conversation_id)
+        for one in self.besides:
+            await one.forget(user_id, conversation_id)
         self.liveness.forget(session_of(user_id, conversation_id))
         await self.forget_session(user_id, conversation_id)
 
@@ -362,12 +367,14 @@ class Supervisor:
     # ------------------------------------------------------------ users who may not be here
 
     def busy_users(self) -> set[UserId]:
-        """For whom a turn is under way."""
-        return {turn.response.user_id for turn in self._live.values()}
+        """For whom a turn, or anything besides, is under way."""
+        turns = {turn.response.user_id for turn in self._live.values()}
+        return turns.union(*(one.users() for one in self.besides))
 
     async def stop_user(self, user_id: UserId) -> None:
-        """Stop all turns of a user, and return when they have ended; their texts stay."""
-        await self.titles.forget_user(user_id)
+        """Stop all that is computed for a user, and return when it has ended; texts stay."""
+        for one in self.besides:
+            await one.forget_user(user_id)
         async with asyncio.TaskGroup() as stops:
             for turn in self._live.values():
                 if turn.response.user_id == user_id:
@@ -380,7 +387,6 @@ class Supervisor:
         self.intake.holds.forget_user(user_id)
         self.intake.prompts.forget_user(user_id)
         self._logs.drop_user(user_id)
-        await self.drafts.forget_user(user_id)
         self.liveness.forget_user(user_id)
         owner = Subject(kind=SubjectKind.OWNER, subject_id=user_id, owner_id=OwnerId(user_id))
         await self._engine.lease(owner, Forget())

@@ -122,6 +122,9 @@ class Titles:
         for key in [key for key in self._asking if key.user_id == user_id]:
             await self.forget(*key)
 
+    def users(self) -> set[UserId]:
+        return {key.user_id for key in self._asking}
+
     def _stop(self) -> None:
         for task in self._asking.values():
             task.cancel()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from app.chat.asked import Tools
 from app.chat.calls import Call, Written, call_id, spelled
+from app.chat.departures import Departures
 from app.chat.ledger import Node
-from app.chat.sequels import Sequels, Source, parted, tokens_of
+from app.chat.sequels import Source, parted, tokens_of
 from app.chat.summaries import QUESTION, Summaries
 from app.db.base import Database
 from app.db.models import Conversation
@@ -20,8 +21,8 @@ from app.db.types import QuotaKind, text_bytes, utc_now
 from app.errors import Conflict, NotFound, PromptTooLong, QuotaExceeded, TooMany, Unavailable
 from app.events import ConversationView, ResponseStatus
 from app.frames import ConversationChanged, ErrorFrame, SummaryCreate, SummaryCreated
-from app.ids import ConversationId, MessageId, new_message_id
-from app.people.accounts import Principal
+from app.ids import ConversationId, MessageId, UserId, new_message_id
+from app.people.accounts import Accounts, Principal
 from app.people.usage import Ask
 from engine.api import (
     CallGrammar,
@@ -46,6 +47,7 @@ from tests.kit.peers import engine_of, somebody_at
 from tests.kit.serving import Serving
 
 SUMMARY = "They spoke of ships."
+Leaving = Callable[[Accounts, UserId], Awaitable[object]]
 LONG = 150
 """Characters, and so tokens, of a message of which nine leave no room for a summary."""
 
@@ -90,16 +92,21 @@ class Talk:
 async def talking(db: Database, engine: EchoEngine) -> AsyncIterator[Talk]:
     engine.says[JobClass.BACKGROUND] = SUMMARY
     async with open_domain(db, engine) as domain:
-        sequels = Sequels(db, domain.hub, domain.usage)
-        summaries = Summaries(engine, domain.supervisor.intake, sequels, domain.usage)
-        async with summaries.errands.running():
-            yield Talk(domain, summaries, await new_person(db))
+        yield Talk(domain, domain.supervisor.summaries, await new_person(db))
 
 
 async def until_asked(engine: EchoEngine, job_class: JobClass = JobClass.BACKGROUND) -> Job:
     while True:
         for job in engine.jobs:
             if job.job_class is job_class and job.limits.max_output_tokens:
+                return job
+        await asyncio.sleep(0)
+
+
+async def until_warmed(engine: EchoEngine, conversation_id: ConversationId) -> Job:
+    while True:
+        for job in engine.jobs:
+            if str(job.session_id) == conversation_id and engine.is_running(job.job_id):
                 return job
         await asyncio.sleep(0)
 
@@ -435,12 +442,45 @@ async def test_a_source_that_is_deleted_meanwhile_is_not_gone_on_from(db: Databa
         source_id = await talk.begin("Ships?")
         engine.hold()
         asking = asyncio.create_task(talk.go_on(source_id))
-        await until_asked(engine)
+        job = await until_asked(engine)
         await talk.domain.supervisor.delete_conversation(talk.who, source_id)
+        assert not engine.is_running(job.job_id)
         engine.release()
         with pytest.raises(NotFound):
             await asking
         assert await talk.conversations() == 0
+
+
+@pytest.mark.row("live revocation")
+@pytest.mark.parametrize("leaves", [Accounts.disable, Accounts.remove])
+async def test_a_summary_ends_with_the_account_it_is_for(db: Database, leaves: Leaving):
+    engine = EchoEngine()
+    async with talking(db, engine) as talk:
+        source_id = await talk.begin("Ships?")
+        departures = Departures(db, talk.domain.supervisor, engine)
+        engine.hold()
+        asking = asyncio.create_task(talk.go_on(source_id))
+        job = await until_asked(engine)
+        before = await talk.conversations()
+        await leaves(Accounts(db), talk.who.user_id)
+        await departures.look()
+        assert not engine.is_running(job.job_id)
+        with pytest.raises(Conflict):
+            await asking
+        assert await talk.conversations() == (before if leaves is Accounts.disable else 0)
+
+
+async def test_what_is_made_is_warmed_no_more_once_it_is_deleted(db: Database):
+    engine = EchoEngine()
+    async with talking(db, engine) as talk:
+        source_id = await talk.begin("Ships?")
+        engine.hold(after_beats=len(SUMMARY) + 1)
+        made = await talk.go_on(source_id)
+        engine.hold()
+        job = await until_warmed(engine, made.id)
+        await talk.domain.supervisor.delete_conversation(talk.who, made.id)
+        assert not engine.is_running(job.job_id)
+        assert talk.summaries.users() == set()
 
 
 async def test_19_only_ones_own_is_summed_up(db: Database):

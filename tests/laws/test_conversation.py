@@ -12,8 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from app.chat.ledger import Act
-from app.chat.sequels import Sequels, Source
-from app.chat.summaries import Summaries
+from app.chat.sequels import Source
 from app.db.base import Database
 from app.db.models import Message, Response
 from app.db.revisions import migrate
@@ -127,26 +126,24 @@ async def test_02_a_title_costs_the_next_turn_nothing(tmp_path: Path):
 
 async def test_02_a_summary_costs_its_source_nothing_and_what_goes_on_is_warm(sqlite: Database):
     async with open_local() as engine, open_domain(sqlite, engine) as domain:
-        sequels = Sequels(sqlite, domain.hub, domain.usage)
-        summaries = Summaries(engine, domain.supervisor.intake, sequels, domain.usage)
-        async with summaries.errands.running():
-            ann = await new_person(sqlite)
-            source = await domain.conversations.create(ann.user_id)
-            await domain.say(ann, source.id, "Name an animal.", max_tokens=12)
-            end = await domain.say(ann, source.id, "And a plant?", max_tokens=12)
-            before = len(await prompt_of(domain, end.response.id)) + 12
-            asked = Source(source.id, end.response.message_id, "s1")
-            made = await summaries.go_on(ann.user_id, asked)
-            (_, summary) = await domain.conversations.messages(ann.user_id, made.id)
-            assert summary.response is not None
-            assert summary.response.receipt is not None
-            told = summary.response.receipt
-            path = await domain.nodes(summary.id)
-            assert told.cached_tokens >= before - 2
-            assert told.output_tokens == len(path[-1].token_ids)
+        summaries = domain.supervisor.summaries
+        ann = await new_person(sqlite)
+        source = await domain.conversations.create(ann.user_id)
+        await domain.say(ann, source.id, "Name an animal.", max_tokens=12)
+        end = await domain.say(ann, source.id, "And a plant?", max_tokens=12)
+        before = len(await prompt_of(domain, end.response.id)) + 12
+        asked = Source(source.id, end.response.message_id, "s1")
+        made = await summaries.go_on(ann.user_id, asked)
+        (_, summary) = await domain.conversations.messages(ann.user_id, made.id)
+        assert summary.response is not None
+        assert summary.response.receipt is not None
+        told = summary.response.receipt
+        path = await domain.nodes(summary.id)
+        assert told.cached_tokens >= before - 2
+        assert told.output_tokens == len(path[-1].token_ids)
 
-            next_turn = await domain.say(ann, source.id, "Now a stone.", max_tokens=4)
-            first = await domain.say(ann, made.id, "Now a stone.", max_tokens=4)
+        next_turn = await domain.say(ann, source.id, "Now a stone.", max_tokens=4)
+        first = await domain.say(ann, made.id, "Now a stone.", max_tokens=4)
 
     assert next_turn.response.receipt is not None
     assert next_turn.response.receipt.cached_tokens >= before - 2
