@@ -95,7 +95,7 @@ class Lease:
         self.imminent = False
         self.durable = True
         self.stopped: int | None = None
-        self.entries: set[Entry] = set()
+        self.entries: dict[Entry, None] = {}
         self.queued_s: float | None = None
         self.rank: RetentionClass | None = None
 

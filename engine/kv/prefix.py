@@ -33,10 +33,13 @@ NO_END = 1 << 60
 
 
 class Holder(Protocol):
-    """Whoever's path ends in an entry (a lease), as far as an index must know."""
+    """Whoever's path ends in an entry (a lease), as far as an index must know.
+
+    Its entries are in the order in which it came to hold them: what depends on it repeats.
+    """
 
     retention: RetentionClass
-    entries: "set[Entry]"
+    entries: "dict[Entry, None]"
 
     @property
     def owner_id(self) -> OwnerId: ...
@@ -81,7 +84,7 @@ class Entry:
         self.blocks: list[BlockId] = []
         self.parent: Entry | None = None
         self.children: dict[object, list[Entry]] = {}
-        self.held_by: set[Holder] = set()
+        self.held_by: dict[Holder, None] = {}
         self.pins: dict[OwnerId, int] = {}
         self.parked = 0
         self.hits = 0

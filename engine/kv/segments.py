@@ -136,7 +136,7 @@ class SegmentTree:
 
     def candidates(self, parent: Segment, scope: Scope, ids: Ids) -> Iterator[tuple[Segment, int]]:
         """Children in the same scope that may continue with `ids`, and how many they share."""
-        for key in {self._key(scope, ids), self._key(scope, ids[:0])}:
+        for key in dict.fromkeys((self._key(scope, ids), self._key(scope, ids[:0]))):
             for child in parent.children.get(key, ()):
                 if child.head.scope == scope:
                     yield child, shared_tokens(child.ids, ids)

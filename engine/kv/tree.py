@@ -121,8 +121,8 @@ class EntryTree:
         """The holder's path ends here; a pinning one pins every block of the path."""
         if holder in entry.held_by:
             return
-        entry.held_by.add(holder)
-        holder.entries.add(entry)
+        entry.held_by[holder] = None
+        holder.entries[entry] = None
         if holder.pins:
             owner_id = holder.owner_id
             for above in entry.path():
@@ -133,8 +133,7 @@ class EntryTree:
                         self._pool.pin(block, owner_id)
 
     def unhold(self, entry: Entry, holder: Holder) -> None:
-        entry.held_by.remove(holder)
-        holder.entries.remove(entry)
+        del entry.held_by[holder], holder.entries[entry]
         if holder.pins:
             owner_id = holder.owner_id
             for above in entry.path():

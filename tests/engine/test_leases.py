@@ -124,7 +124,7 @@ def test_a_next_turn_renews_the_lease_and_moves_its_end():
     bench.leases.expire(RECENT_S)
 
     (lease,) = bench.leases
-    assert lease.entries == {second}
+    assert [*lease.entries] == [second]
     assert (lease.retention, lease.habit.turns) == (RECENT, 2)
 
 

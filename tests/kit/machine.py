@@ -27,6 +27,7 @@ from engine.api import (
     Warm,
     Wish,
 )
+from engine.config import RETENTIONS
 from engine.errors import Overloaded, PromptTooLong
 from engine.kv.blocks import BlockPool, BlockState
 from engine.kv.cache import Cache
@@ -98,8 +99,10 @@ class CacheLife(RuleBasedStateMachine):
         max_running=st.sampled_from([1, 3, 8]),
         shuffle=st.randoms(use_true_random=False),
         disk=st.sampled_from([0, 40, 400]),
+        retention=st.sampled_from(RETENTIONS),
     )
-    def boot(self, *, block_tokens, pool_blocks, step_tokens, max_running, shuffle, disk):
+    def boot(self, *, block_tokens, pool_blocks, step_tokens, max_running, shuffle, **kept):
+        disk = kept["disk"]
         core_config = config(
             block_tokens=block_tokens,
             pool_blocks=pool_blocks,
@@ -107,6 +110,7 @@ class CacheLife(RuleBasedStateMachine):
             step_tokens=step_tokens,
             max_running=max_running,
             max_waiting=6,
+            retention=kept["retention"],
             tiers=TierSizes(
                 token_bytes=1, host_bytes=disk // 2, disk_bytes=disk, segment_tokens=16
             ),
@@ -222,7 +226,7 @@ class CacheLife(RuleBasedStateMachine):
         assert counts.total == self.desk.config.pool_blocks
 
     @invariant()
-    def what_runs_stays_matchable(self):
+    def what_runs_stays_matchable(self) -> None:
         for sequence in self.desk.core._scheduler.running:
             if sequence.holding is not None and not sequence.forgotten:
                 end = sequence.holding.published
@@ -248,6 +252,13 @@ class CacheLife(RuleBasedStateMachine):
             ends_in = entry.blocks[-1]
             if entry.is_leaf and is_operators(entry.scope) and not self.cache._pool.busy(ends_in):
                 assert entry.end % size == 0 or paper.is_blank(ends_in, entry.end % size)
+
+    def check_everything(self) -> None:
+        """All of these, for a life that is not hypothesis's."""
+        self.books_are_right()
+        self.what_runs_stays_matchable()
+        self.replies_are_those_of_a_plain_recomputation()
+        self.what_nobody_can_match_is_nowhere()
 
     def teardown(self):
         if not hasattr(self, "desk"):
@@ -301,10 +312,7 @@ class CacheLife(RuleBasedStateMachine):
     # ------------------------------------------------------------ inside
 
     def _open(self, core_config: CoreConfig, order: Sequence[int]) -> None:
-        pool = BlockPool(core_config.pool_blocks, order=order)
-        index = self.make_index(pool, core_config.block_tokens)
-        tiers = Tiers(core_config.tiers, pool, core_config.block_tokens, core_config.boot_id)
-        self.cache = Cache(pool, index, core_config.block_tokens, tiers=tiers)
+        self.cache = cache_of(core_config, self.make_index, order)
         self.desk = Desk(core_config, self.cache)
 
     def _lease(self, subject: Subject, wish: Wish) -> None:
@@ -343,6 +351,17 @@ class CacheLife(RuleBasedStateMachine):
             assert refusal.needed_tokens > refusal.limit_tokens
         except Overloaded as refusal:
             assert refusal.retry_after_s > 0
+
+
+def cache_of(core_config: CoreConfig, make_index: MakeIndex, order: Sequence[int]) -> Cache:
+    """A cache of the config's sizes on any index; blocks are first given out in this order."""
+    pool = BlockPool(core_config.pool_blocks, order=order)
+    index = make_index(pool, core_config.block_tokens)
+    tiers = Tiers(core_config.tiers, pool, core_config.block_tokens, core_config.boot_id)
+    cache = Cache(pool, index, core_config.block_tokens, tiers=tiers)
+    if core_config.retention == "cost":
+        cache.keep_by_cost()
+    return cache
 
 
 def life_on(make_index: MakeIndex) -> type[CacheLife]:

@@ -1,26 +1,29 @@
 """One life lived by two cores at once, one on each index: after every operation both are the same.
 
-Same is what anybody could see: events, receipts, figures, sessions, what can be matched and how;
-and what decides the future: which tokens are left, who holds them, how old they are.
+Same is what anybody could see: events, receipts, figures, sessions, what can be matched and how,
+what was evicted, parked and restored, in which order and why; and what decides the future: which
+tokens are left, who holds them, how old they are, what lower tiers hold and what is on its way.
 """
 
 import re
 from array import array
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 from hypothesis.stateful import invariant
 
 from engine.api import Cancelled, Job, LeaseState, OwnerId, Scope, Subject, Wish
 from engine.core import Core
 from engine.errors import Refused
-from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
 from engine.kv.prefix import Entry, PrefixIndex, Scopes, scopes_of
 from engine.parts import CoreConfig
+from engine.step import Park, Restore, SegmentHead, Spill
+from engine.terms import Tier
 from tests.kit.desk import Desk
 from tests.kit.indexes import INDEXES
-from tests.kit.machine import CacheLife
+from tests.kit.machine import CacheLife, cache_of
 
 Path = tuple[tuple[Scope, int], ...]
 """Every token of a path with its scope."""
@@ -55,6 +58,10 @@ class Mirror(Desk):
         assert self.twin.cancel(job) == cancelled
         return cancelled
 
+    def arrive(self, at: int = 0, *, pieces: int | None = None) -> None:
+        super().arrive(at, pieces=pieces)
+        self.twin.arrive(at, pieces=pieces)
+
     def lease(self, subject: Subject, wish: Wish) -> LeaseState:
         state = self.core.lease(subject, wish, self.now)
         assert self.twin.core.lease(subject, wish, self.now) == state
@@ -65,12 +72,11 @@ class TwinLife(CacheLife):
     """`CacheLife` on both indexes at once."""
 
     desk: Mirror
+    seen = 0
 
     def _open(self, core_config: CoreConfig, order: Sequence[int]) -> None:
-        pools = [BlockPool(core_config.pool_blocks, order=order) for _ in INDEXES]
-        size = core_config.block_tokens
-        self.indexes = [make(pool, size) for make, pool in zip(INDEXES, pools, strict=True)]
-        self.caches = [Cache(*both, size) for both in zip(pools, self.indexes, strict=True)]
+        self.caches = [cache_of(core_config, make_index, order) for make_index in INDEXES]
+        self.indexes = [cache._index for cache in self.caches]
         self.cache = self.caches[0]
         self.desk = Mirror(core_config, self.cache, Desk(core_config, self.caches[1]))
 
@@ -104,12 +110,38 @@ class TwinLife(CacheLife):
         assert left == right
 
     @invariant()
+    def the_same_happened_in_the_same_order(self) -> None:
+        """Evictions by class and reason, parks, restores, damage: kinds, scopes, tokens, counts."""
+        desk, twin = self.desk, self.desk.twin
+        left, right = (core.cache_events(self.seen) for core in (desk.core, twin.core))
+        assert left == right
+        self.seen = max((event.sequence_number for event in left), default=self.seen)
+
+    @invariant()
+    def lower_tiers_hold_the_same(self) -> None:
+        papers = self.desk.paper, self.desk.twin.paper
+        assert papers[0].segments == papers[1].segments
+        ways = [[moved(order) for order in paper.moving] for paper in papers]
+        assert ways[0] == ways[1]
+        left, right = (parked(cache) for cache in self.caches)
+        assert left == right
+
+    @invariant()
     def both_match_the_same(self) -> None:
         for job in self.jobs[-6:]:
             ids, scopes = array("I", self._ids_of(job)), scopes_of(job.zones)
             for end in {len(ids), len(ids) - 1, len(ids) // 2}:
-                left, right = (found(index, ids, scopes, end) for index in self.indexes)
+                left, right = (found(cache, ids, scopes, end) for cache in self.caches)
                 assert left == right
+
+    def check_everything(self) -> None:
+        super().check_everything()
+        self.both_said_the_same()
+        self.both_keep_the_same_tokens()
+        self.the_same_is_held_by_the_same()
+        self.the_same_happened_in_the_same_order()
+        self.lower_tiers_hold_the_same()
+        self.both_match_the_same()
 
 
 def path_of(entry: Entry) -> Path:
@@ -126,7 +158,39 @@ def leaves(index: PrefixIndex) -> dict[Path, tuple[int, float, dict[OwnerId, int
     }
 
 
-def found(index: PrefixIndex, ids: "array[int]", scopes: Scopes, end: int) -> tuple[int, int, bool]:
-    """How many tokens match, in how many whole blocks, and whether in part of another."""
-    match = index.match(ids, scopes, end)
-    return match.tokens, len(match.blocks), match.partial is not None
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is of some ids: tokens and whole blocks of the pool, and how far lower tiers go."""
+
+    tokens: int
+    blocks: int
+    in_part_of_another: bool
+    parked_tokens: int
+
+
+def found(cache: Cache, ids: "array[int]", scopes: Scopes, end: int) -> Hit:
+    match = cache._index.match(ids, scopes, end)
+    return Hit(
+        tokens=match.tokens,
+        blocks=len(match.blocks),
+        in_part_of_another=match.partial is not None,
+        parked_tokens=cache.tiers.find(ids, scopes, end).end,
+    )
+
+
+def moved(order: Park | Spill | Restore) -> object:
+    """What a transfer moves, wherever in the pool it lies."""
+    match order:
+        case Park(tier=tier, head=head, slots=slots):
+            return tier, head, slots.offset, slots.tokens
+        case Spill(head=head):
+            return head
+        case Restore(pieces=pieces):
+            return [(one.tier, one.name, one.skip, one.slots.tokens) for one in pieces]
+
+
+def parked(cache: Cache) -> dict[str, tuple[SegmentHead, set[Tier], int]]:
+    """Every segment: whose it is, the tiers that hold it, how old it is."""
+    return {
+        segment.head.name: (segment.head, set(segment.tiers), segment.used)
+        for segment in cache.tiers
+    }

@@ -31,7 +31,6 @@ from tests.kit.desk import ANN, BEN, Desk, config, seeded, user_scope
 from tests.kit.indexes import COLLIDING, INDEXES, MakeIndex
 from tests.kit.machine import life_on
 from tests.kit.paper import EOS_TOKEN_ID, answer
-from tests.kit.twins import TwinLife
 
 BANNED = (EOS_TOKEN_ID,)
 
@@ -47,11 +46,6 @@ LIFE = settings(
 @on_both
 def test_05_any_life_keeps_the_books_and_the_replies_right(make_index):
     run_state_machine_as_test(life_on(make_index), settings=LIFE)
-
-
-def test_05_both_indexes_live_the_same_life():
-    """The same matches, receipts, leases and evictions after every operation of any life."""
-    run_state_machine_as_test(TwinLife, settings=LIFE)
 
 
 @pytest.mark.parametrize("name", ["radix, all keys alike", "hashed, all digests and keys alike"])
