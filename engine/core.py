@@ -49,7 +49,7 @@ from engine.scheduler import Capacity, Scheduler
 from engine.sequence import Bounds, Ending, Sequence, misled, overloaded, validate
 from engine.step import Arrival, DrawnToken, Plan, RunResult, SegmentHead, StepResult
 
-NO_ROOM = overloaded("a throw-away branch takes only memory that is spare, and there is too little")
+NO_ROOM = overloaded("titles, summaries and drafts take only memory that is spare: too little is")
 CROWDED = overloaded("the queue is full, and of all who wait this owner has most in it")
 
 
@@ -100,7 +100,7 @@ class Core:
         self._sequences: dict[JobId, Sequence] = {}
         self._events: list[CoreEvent] = []
         self._flight: Flight | None = None
-        self._totals = Totals(self._cache.worth_s)
+        self._totals = Totals(self._cache)
         self._step = 0
         self._step_s = 0.0
         self._seeds = self._warmed = 0
@@ -235,7 +235,7 @@ class Core:
             waiting_jobs=len(self._scheduler.waiting),
             preemptions=self._scheduler.preemptions,
         )
-        return self._totals.stats(self._cache, work)
+        return self._totals.stats(work)
 
     def snapshot(self, now: float, *, tree: bool = True) -> CacheSnapshot:
         """Sessions, and with `tree` prefix entries: sizes, never ids."""

@@ -1,8 +1,8 @@
 """What drafts cost and what came of it: tokens computed for unsent text, used, wasted, waiting.
 
 Knows the spans that a session's drafts have computed along their newest text, until the session's
-next turn says how much of them it found. Decides nothing. Law 5 for figures: each token computed
-is in one place, used + wasted + waiting = computed.
+next turn says how much of them it found, or the cache lets them go. Decides nothing. Law 5 for
+figures: each token computed is in one place, used + wasted + waiting = computed.
 
     draft 1   [0 ...... 40) cached  [40 ........ 60) computed                40..60 wait
     draft 2   [0 ............. 52) cached  [52 ..... 70) computed            52..60 are wasted
@@ -16,6 +16,7 @@ import msgspec
 
 from engine.api import JobClass, Subject, SubjectKind
 from engine.figures import DraftTokens
+from engine.kv.cache import Cache
 from engine.kv.pins import LeaseKey
 from engine.kv.prefix import Ids, shared_tokens
 from engine.sequence import Sequence
@@ -44,11 +45,20 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
             return 0
         return self.start + shared_tokens(self.ids, ids[self.start :])
 
+    def goes_through(self, ids: Ids, end: int) -> bool:
+        """Whether the path whose last ids up to `end` these are is the draft's own, or goes on from it."""
+        first, last = max(self.start, end - len(ids)), min(end, self.start + len(self.ids))
+        origin = end - len(ids)
+        own = self.ids[first - self.start : last - self.start]
+        return first < last and own == ids[first - origin : last - origin]
+
 
 class Drafts:
-    """Books drafts as they end, and settles them as turns begin."""
+    """Books drafts as they end, and settles them as turns begin, or as the cache lets them go."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        cache.watch_orphans(self._lose)
         self._started = self._computed = self._used = self._wasted = 0
         self._drafts: OrderedDict[LeaseKey, Draft] = OrderedDict()
 
@@ -63,7 +73,8 @@ class Drafts:
 
     def book(self, draft: Sequence, computed_tokens: int) -> None:
         """A draft has ended. It supersedes the session's draft before it."""
-        spans = _computed(draft)
+        held = self._cache.matched_tokens(draft.ids, draft.scopes, draft.progress.reached)
+        spans = _clipped(_computed(draft), held)
         self._started += 1
         self._computed += computed_tokens
         self._wasted += computed_tokens - _tokens(spans)
@@ -76,13 +87,7 @@ class Drafts:
         if draft.forgotten or draft.job.session_id is None or not spans:
             self._wasted += _tokens(spans)
             return
-        start, end = spans[0][0], spans[-1][1]
-        self._drafts[draft.key] = Draft(
-            start=start,
-            before=hash(draft.ids[:start].tobytes()),
-            ids=draft.ids[start:end],
-            spans=spans,
-        )
+        self._drafts[draft.key] = _draft(draft.ids, spans)
         if len(self._drafts) > REMEMBERED_DRAFTS:
             self._waste(next(iter(self._drafts)))
 
@@ -104,8 +109,27 @@ class Drafts:
             if key[0] == subject.owner_id and (whole or key[1] == subject.subject_id):
                 self._waste(key)
 
+    def _lose(self, key: LeaseKey, ids: Ids, lost: tuple[int, int]) -> None:
+        """The cache let go of positions `[start, end)` of a path, whose last ids up to `end` these are."""
+        draft = self._drafts.get(key)
+        if draft is None or not draft.goes_through(ids, lost[1]):
+            return
+        spans = _clipped(draft.spans, lost[0])
+        self._wasted += _tokens(draft.spans) - _tokens(spans)
+        if spans:
+            kept = draft.ids[: spans[-1][1] - draft.start]
+            self._drafts[key] = msgspec.structs.replace(draft, ids=kept, spans=spans)
+        else:
+            del self._drafts[key]
+
     def _waste(self, key: LeaseKey) -> None:
         self._wasted += _tokens(self._drafts.pop(key).spans)
+
+
+def _draft(ids: Ids, spans: Spans) -> Draft:
+    start, end = spans[0][0], spans[-1][1]
+    before = hash(ids[:start].tobytes())
+    return Draft(start=start, before=before, ids=ids[start:end], spans=spans)
 
 
 def _computed(draft: Sequence) -> Spans:

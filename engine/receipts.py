@@ -6,7 +6,7 @@ every receipt (law 2).
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -124,11 +124,11 @@ class Turns:
 
 
 class Totals:
-    """Sums over all receipts since boot. `worth_s`: what computing spans of a prompt would take."""
+    """Sums over all receipts since boot, and what the cache counts itself."""
 
-    def __init__(self, worth_s: Callable[[Spans], float]) -> None:
-        self._worth_s = worth_s
-        self.drafts = Drafts()
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self.drafts = Drafts(cache)
         self._tokens: Counter[str] = Counter()
         self._cached: Counter[str] = Counter()
         self._prompt: Counter[CacheSource] = Counter()
@@ -148,7 +148,7 @@ class Totals:
         self._finished[reason] += 1
         if receipt is None:
             return
-        self._saved_s += self._worth_s(sequence.progress.found)
+        self._saved_s += self._cache.worth_s(sequence.progress.found)
         for name in ("prompt", "cached", "restored", "computed", "output"):
             self._tokens[name] += getattr(receipt, f"{name}_tokens")
         self._cached.update(msgspec.structs.asdict(receipt.cached_by_source))
@@ -162,9 +162,10 @@ class Totals:
         elif job.job_class is JobClass.DRAFT:
             self.drafts.book(sequence, receipt.computed_tokens)
 
-    def stats(self, cache: Cache, work: Work) -> Stats:
+    def stats(self, work: Work) -> Stats:
         """All that is counted, here and in the cache."""
-        tokens, journal = self._tokens, cache.journal
+        tokens, cache = self._tokens, self._cache
+        journal = cache.journal
         return Stats(
             boot_id=work.boot_id,
             steps=work.steps,

@@ -32,9 +32,9 @@ Places are shared as well: where none is left, one that has not run yet ends for
 class, or of an owner who has at least two fewer that wait, and it is the newest of whoever has most.
 
 Throw-away branches (titles, summaries) are background work, and weaker than all that where room is
-short (`kv/supply.py` says why that is enough for law 2). One that has none lets others pass and
-tries again when any of those who have some has gone; when all have gone who had some at its first
-try, it is refused. So it waits for room no longer than they take, and nobody waits for it.
+short (`kv/supply.py` says why that is enough for law 2). One of these, or a draft, that has none lets
+others pass and tries again when any of those who have some has gone; when all have gone who had some
+at its first try, it is refused. So it waits for room no longer than they take, and nobody waits for it.
 """
 
 from collections import Counter, deque
@@ -140,8 +140,9 @@ class Scheduler:
         # One that was preempted or has ended since is not in its place any more.
         step.admitted += [s for s in self._resumed if s.status is Status.RUNNING]
         self._resumed.clear()
-        waiting = chain.from_iterable(self.waiting.of(RANKS[JobClass.BACKGROUND]).values())
-        step.put_off.update(sequence for sequence in waiting if sequence.is_put_off)
+        for job_class in (JobClass.BACKGROUND, JobClass.DRAFT):
+            waiting = chain.from_iterable(self.waiting.of(RANKS[job_class]).values())
+            step.put_off.update(sequence for sequence in waiting if sequence.is_put_off)
         for group in GROUPS:
             preemptions = self.preemptions
             self._decode(step, group, now)
@@ -219,7 +220,7 @@ class Scheduler:
         """Seat the owner's next, or first whoever has the better claim to a seat."""
         sequence = self._candidate(step, round_, owner_id)
         while sequence is not None and not self._seat(step, sequence, now):
-            if not sequence.is_throwaway:
+            if not sequence.is_modest:
                 round_.opens = False
                 return False
             self._put_off(step, sequence, by=sequence)
@@ -333,11 +334,11 @@ class Scheduler:
         self.waiting.add(sequence)
         sequence.written = 0
         sequence.status = Status.WAITING
-        if sequence.is_throwaway:
+        if sequence.is_modest:
             self._put_off(step, sequence, by=by)
 
     def _put_off(self, step: Step, sequence: Sequence, *, by: Sequence) -> None:
-        """A throw-away branch has no seat or no room: others have it, or are to have it."""
+        """A throw-away branch or a draft has no seat or no room: others have it, or are to have it."""
         others = frozenset((*self.running, *self.restoring, by)) - {sequence}
         sequence.waits_for = others
         step.put_off.add(sequence)

@@ -122,8 +122,9 @@ class Sequence:
     `end` ids. `arrival` orders what waits, `turn` what runs. `progress` is the prompt's, `miss` that
     of the first admission. `ending` was asked for while a step was in flight and waits for its commit.
 
-    A throw-away branch (a title, a summary) reads what its session has cached and leaves nothing. Where
-    it has no room it is put off until one of `waits_for` has gone, and refused once all of `patience` have.
+    A throw-away branch (a title, a summary) reads what its session has cached and leaves nothing.
+    Where it or a draft has no room it is put off until one of `waits_for` has gone, and refused once all
+    of `patience` have.
     """
 
     __slots__ = (
@@ -189,6 +190,11 @@ class Sequence:
     @property
     def is_stopped(self) -> bool:
         return self.ending is not None and self.ending.reason is FinishReason.CANCELLED
+
+    @property
+    def is_modest(self) -> bool:
+        """It takes only room that is spare."""
+        return self.is_throwaway or self.job.job_class is JobClass.DRAFT
 
     @property
     def is_seated(self) -> bool:
@@ -276,7 +282,14 @@ class Sequence:
             return cache.branch(
                 self.ids, self.scopes, known_end=known_end, ahead=ahead, key=self.key
             )
-        return cache.acquire(self.ids, self.scopes, known_end=self.known_end, now=now, ahead=ahead)
+        return cache.acquire(
+            self.ids,
+            self.scopes,
+            known_end=self.known_end,
+            now=now,
+            ahead=ahead,
+            is_draft=self.job.job_class is JobClass.DRAFT,
+        )
 
     def give_back(self, cache: Cache, now: float) -> None:
         """It holds no blocks any more; what is written in them is published, or forgotten."""

@@ -33,7 +33,7 @@ from engine.api import (
 from engine.errors import Corrupt
 from engine.figures import BlockCounts, CacheChange, CacheSnapshot
 from engine.kv.blocks import BlockPool
-from engine.kv.eviction import Evictor
+from engine.kv.eviction import Evictor, OrphanLoses
 from engine.kv.holding import Holding
 from engine.kv.leases import NO_SESSION, Leases
 from engine.kv.meter import metered
@@ -106,11 +106,19 @@ class Cache:
 
     @metered
     def acquire(
-        self, ids: Ids, scopes: Scopes, *, known_end: int, now: float, ahead: int = 0
+        self,
+        ids: Ids,
+        scopes: Scopes,
+        *,
+        known_end: int,
+        now: float,
+        ahead: int = 0,
+        is_draft: bool = False,
     ) -> Holding | None:
         """Blocks for all of `ids`, matched as far as `known_end` allows; None: no room now.
 
-        Room for `ahead` tokens more is promised: who comes later does not get it.
+        Room for `ahead` tokens more is promised: who comes later does not get it. A draft makes room
+        of nothing but what is idle or orphan, nor does anybody else while it holds blocks.
         A returned `copy` must be part of the step that first runs the sequence; until `copied` is
         called its source is protected. One that is `restoring` runs after `arrived` says so.
         """
@@ -120,7 +128,9 @@ class Cache:
         parked = self.parking.find(ids, scopes, known_end, match.tokens)
         ends = len(ids), len(ids) + ahead
         # Whole blocks only: what is copied when the sequence runs must not be restored before.
-        holding = self._supply.hold(match, scopes, ends, copies=parked is None)
+        # What is being restored cannot be dropped at once, so nobody is to wait for that.
+        hold = self._supply.draft if is_draft and parked is None else self._supply.hold
+        holding = hold(match, scopes, ends, copies=parked is None)
         if holding is None:
             return None
         for above in found.path():
@@ -228,6 +238,10 @@ class Cache:
         for lease in self._leases.expire(now):
             self.parking.want(lease.entries)
             self.tiers.let_wait(lease.key)
+
+    def watch_orphans(self, told: OrphanLoses) -> None:
+        """From now on `told` hears what is let go of drafts and of what was left behind."""
+        self._evictor.orphan_loses = told
 
     def loss(self, key: LeaseKey) -> MissReason | None:
         """Why the subject's blocks were let go since its last turn, if they were."""

@@ -5,7 +5,7 @@ sequence and no step. Upholds law 9: never more than what is missing, never a bl
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import islice, takewhile
 
 from engine.figures import EvictionReason
@@ -13,11 +13,14 @@ from engine.kv.blocks import BlockPool
 from engine.kv.journal import Journal
 from engine.kv.leases import Leases
 from engine.kv.pins import Lease, LeaseKey
-from engine.kv.prefix import Entry, PrefixIndex, is_operators
+from engine.kv.prefix import Entry, Ids, PrefixIndex, is_operators
 from engine.kv.regret import BEFORE_TOKENS, Regret, end_of_path
 from engine.kv.retention import EvictionQueue, retention_of
 from engine.step import BlockId
 from engine.terms import RetentionClass
+
+OrphanLoses = Callable[[LeaseKey, Ids, tuple[int, int]], None]
+"""Told that a subject's orphan path lost positions `[start, end)`; `ids` are its last up to `end`."""
 
 
 class Evictor:
@@ -41,11 +44,13 @@ class Evictor:
         self._leases = leases
         self._journal = journal
         self._busy: list[Entry] = []
+        self.orphan_loses: OrphanLoses | None = None
 
-    def make_room(self, wanted: int, sparing: Collection[LeaseKey] = ()) -> None:
+    def make_room(self, wanted: int, sparing: Collection[LeaseKey] | None = None) -> None:
         """Let leaves go until `wanted` blocks are free, if what is idle is enough for that.
 
-        With `sparing`, none that was used lately or that is to be kept, and none of these subjects.
+        With `sparing` (which may be empty), none that was used lately or that is to be kept, and none
+        of these subjects.
         """
         if self._pool.free_blocks < wanted <= self._pool.free_blocks + self._pool.idle_blocks:
             self._evict(wanted, sparing)
@@ -86,13 +91,13 @@ class Evictor:
         tail = takewhile(lambda block: self._pool.users(block) == own[block], entry.blocks[::-1])
         return sum(1 for _ in tail)
 
-    def _evict(self, wanted: int, sparing: Collection[LeaseKey]) -> None:
+    def _evict(self, wanted: int, sparing: Collection[LeaseKey] | None) -> None:
         spared: list[Entry] = []
         while self._pool.free_blocks < wanted:
             leaf = self._queue.take()
             if leaf is None:
                 break
-            if sparing and not _is_spare(leaf, sparing):
+            if sparing is not None and not _is_spare(leaf, sparing):
                 spared.append(leaf)
                 if retention_of(leaf) > RetentionClass.IDLE:
                     break
@@ -119,7 +124,11 @@ class Evictor:
         self._queue.offer(trimming.parent if trimming.gone else leaf)
         self._leases.settle(holders)
         self._journal.note_eviction(leaf.scope, trimming.tokens, blocks, why)
-        self.regret.remember(leaf.scope, ids, (end - trimming.tokens, end), self._queue.now)
+        lost = end - trimming.tokens, end
+        self.regret.remember(leaf.scope, ids, lost, self._queue.now)
+        for lease in holders:
+            if isinstance(lease, Lease) and lease.orphan and self.orphan_loses is not None:
+                self.orphan_loses(lease.key, ids, lost)
 
 
 def _is_spare(leaf: Entry, sparing: Collection[LeaseKey]) -> bool:

@@ -27,7 +27,8 @@ class Holding:
 
     `cached` tokens were matched at acquire, or restored from `restored` on; `[0, published)` is the
     index's as well. `promised` blocks more are kept free for it. `closing` is said before it is
-    given back. `branch`: a throw-away branch of this subject, which publishes nothing.
+    given back. `branch`: a throw-away branch of this subject, which publishes nothing. `is_draft`: as
+    long as it holds blocks, nothing above idle is let go.
     While `restoring` the runner writes into the table's blocks, and nobody may read or free them.
     """
 
@@ -37,6 +38,7 @@ class Holding:
         "closing",
         "copy",
         "entry",
+        "is_draft",
         "promised",
         "published",
         "restored",
@@ -56,4 +58,5 @@ class Holding:
         self.restored: int | None = None
         self.closing = A_TURN
         self.branch: LeaseKey | None = None
+        self.is_draft = False
         self.restoring: TransferId | None = None

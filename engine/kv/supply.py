@@ -9,6 +9,9 @@ the branches have given their blocks back, all is as if they had never been, but
 go. They let go what is idle and not their subject's. While they hold blocks, nobody lets go
 anything else: who needs more has to drop them first, and only then takes what it would have taken
 without them. So nothing of the class recent or above goes for them either, whosever it is.
+
+A draft is a guess, so it lets go no more than that either, and while it holds blocks nobody does: it
+is dropped first. What is left of earlier drafts of its own session may go for it.
 """
 
 from collections import Counter
@@ -34,6 +37,7 @@ class Supply:
         self._root = root
         self._promises = Promises(pool)
         self._branches: Counter[LeaseKey] = Counter()
+        self._drafts = 0
 
     def hold(
         self, match: Match, scopes: Scopes, ends: tuple[int, int], *, copies: bool
@@ -81,6 +85,18 @@ class Supply:
             holding.branch = key
         return holding
 
+    def draft(
+        self, match: Match, scopes: Scopes, ends: tuple[int, int], *, copies: bool
+    ) -> Holding | None:
+        """The same for a draft."""
+        self._drafts += 1
+        holding = self.hold(match, scopes, ends, copies=copies)
+        if holding is None:
+            self._drafts -= 1
+        else:
+            holding.is_draft = True
+        return holding
+
     def extend(self, holding: Holding, end: int) -> bool:
         """Make the block table reach position `end`; False, and no change: no room now."""
         missing = self._blocks_to(end) - len(holding.table)
@@ -104,6 +120,12 @@ class Supply:
         if holding.branch is not None:
             self._end_branch(holding.branch)
             holding.branch = None
+        self.give_up_draft(holding)
+
+    def give_up_draft(self, holding: Holding) -> None:
+        """The holding is no draft any more, as far as others have to care."""
+        self._drafts -= holding.is_draft
+        holding.is_draft = False
 
     def give_back(self, blocks: Iterable[BlockId]) -> None:
         """One user fewer."""
@@ -116,9 +138,13 @@ class Supply:
         held = Counter(holding.branch for holding in holdings if holding.branch is not None)
         if held != self._branches:
             raise Corrupt(f"{self._branches} branches are counted, {held} hold blocks")
+        drafts = sum(holding.is_draft for holding in holdings)
+        if drafts != self._drafts:
+            raise Corrupt(f"{self._drafts} drafts are counted, {drafts} hold blocks")
 
     def _allocate(self, count: int, after: BlockId | None) -> list[BlockId] | None:
-        self._evictor.make_room(count, self._branches)
+        modest = self._drafts or self._branches
+        self._evictor.make_room(count, self._branches if modest else None)
         return self._pool.allocate(count, after)
 
     def _end_branch(self, key: LeaseKey) -> None:
