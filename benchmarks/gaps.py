@@ -43,7 +43,7 @@ def observe(workload: Workload) -> list[Seen]:
         if key in waiting:
             last, habit = waiting[key]
             note(last, habit, turn.at_s, returned=True)
-            waiting[key] = turn, habit.after(tokens, turn.at_s - last.at_s)
+            waiting[key] = turn, habit.after(tokens, turn.at_s - last.at_s, MOONCAKE)
         else:
             waiting[key] = turn, first_turn(tokens, turn.shared * workload.unit_tokens)
     for turn, habit in waiting.values():

@@ -33,10 +33,7 @@ from engine.kv.holding import A_TURN, Closing
 from engine.kv.journal import Journal
 from engine.kv.pins import NEVER, Budget, Lease, LeaseKey, Pins
 from engine.kv.prefix import Entry, Holder, PrefixIndex, is_operators
-
-RECENT_S = 600.0
-"""How long a turn's blocks stay RECENT without any wish: 95 % of the gaps between the turns of a
-conversation are shorter (Mooncake FAST 25 conversation trace)."""
+from engine.kv.returns import MOONCAKE
 
 REMEMBERED_LOSSES = 4096
 
@@ -49,7 +46,10 @@ NOBODY = OwnerId("")
 
 
 class Leases:
-    """All leases. `refile` is told of every entry whose retention class may have fallen."""
+    """All leases. `refile` is told of every entry whose retention class may have fallen.
+
+    `model` says how long a subject counts as recent after a turn.
+    """
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class Leases:
         budget: Budget,
         journal: Journal,
     ) -> None:
+        self.model = MOONCAKE
         self._index = index
         self._refile = refile
         self._pins = Pins(pool, block_tokens, budget, journal)
@@ -87,7 +88,7 @@ class Leases:
         self._pass(now)
         lease = self._leases.setdefault(key, Lease(key, SubjectKind.SESSION, self._now))
         if closing.counted:
-            lease.learn_turn(entry, self._now)
+            lease.learn_turn(entry, self._now, self.model)
             lease.imminent = False
         lease.durable = lease.durable and closing.durable
         left, path = lease.stopped, set(entry.path())
@@ -219,7 +220,7 @@ class Leases:
 
     def _use(self, lease: Lease, entry: Entry) -> None:
         lease.used_s = self._now
-        lease.recent_until_s = self._now + RECENT_S
+        lease.recent_until_s = self._now + self.model.recent_s(lease.habit)
         self._renew(lease)
         # The longer path first, so that what stays pinned is not unpinned in between.
         self._index.hold(entry, lease)

@@ -19,7 +19,7 @@ from engine.figures import CacheChange, EvictionReason
 from engine.kv.blocks import BlockPool
 from engine.kv.journal import Journal
 from engine.kv.prefix import Entry, is_operators
-from engine.kv.returns import NO_HABIT, first_turn
+from engine.kv.returns import NO_HABIT, GapModel, first_turn
 from engine.step import BlockId
 
 PINNING = [rank for rank in RetentionClass if rank >= RetentionClass.KEPT]
@@ -122,10 +122,10 @@ class Lease:
         """Tokens of its longest path."""
         return max((entry.end for entry in self.entries), default=0)
 
-    def learn_turn(self, entry: Entry, now: float) -> None:
+    def learn_turn(self, entry: Entry, now: float, model: GapModel) -> None:
         """A turn of the subject ended in `entry`."""
         if self.habit.turns:
-            self.habit = self.habit.after(entry.end, now - self.used_s)
+            self.habit = self.habit.after(entry.end, now - self.used_s, model)
         else:
             zone = (above.end for above in entry.path() if is_operators(above.scope))
             self.habit = first_turn(entry.end, next(zone, 0))

@@ -13,11 +13,17 @@ rises while the user reads and falls once the usual gap is over.
 import math
 from functools import cache
 from itertools import accumulate
+from statistics import NormalDist
 
 import msgspec
 
 SHORTEST_GAP_S = 3.0
 """Below it gaps are not told apart: the trace's clock ticks so."""
+
+RECENT_SHARE = 0.9
+RECENT_DEVIATIONS = NormalDist().inv_cdf(RECENT_SHARE)
+SHORTEST_RECENT_S = 60.0
+"""Whoever answers within seconds pauses now and then, all the same."""
 
 GRID = [step / 8 for step in range(-48, 41)]
 """Logarithms of idle time over the median gap, from far below to far above it."""
@@ -59,6 +65,11 @@ class GapModel(msgspec.Struct, frozen=True, kw_only=True):
         """Half of the next gaps are shorter."""
         return self.gap_s * math.exp(habit.pace)
 
+    def recent_s(self, habit: "Habit") -> float:
+        """Of those who come back, `RECENT_SHARE` have by then."""
+        usual_s = self.median_s(habit) * math.exp(self.spread * RECENT_DEVIATIONS)
+        return max(SHORTEST_RECENT_S, usual_s)
+
 
 MOONCAKE = GapModel(
     odds=-0.86,
@@ -85,7 +96,7 @@ class Habit(msgspec.Struct, frozen=True, kw_only=True):
     """By how much its gaps' logarithm differs from the median's, as far as that foretells the next:
     a moving average that begins at no difference."""
 
-    def after(self, path_tokens: int, gap_s: float, model: GapModel = MOONCAKE) -> "Habit":
+    def after(self, path_tokens: int, gap_s: float, model: GapModel) -> "Habit":
         """Another turn ended, so long after the last one."""
         differs = math.log(max(gap_s, SHORTEST_GAP_S) / model.gap_s)
         return Habit(

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from engine.api import (
@@ -19,12 +20,14 @@ from engine.errors import Corrupt
 from engine.kv import leases as leases_module
 from engine.kv.blocks import BlockPool
 from engine.kv.journal import Journal
-from engine.kv.leases import NO_SESSION, RECENT_S, Leases
+from engine.kv.leases import NO_SESSION, Leases
 from engine.kv.pins import DEFAULT_BUDGET, Budget, Lease, LeaseKey
 from engine.kv.prefix import NO_END, Entry
 from engine.kv.radix import RadixIndex
 from engine.kv.retention import EvictionQueue, retention_of
+from engine.kv.returns import MOONCAKE, NO_HABIT
 
+RECENT_S = MOONCAKE.recent_s(NO_HABIT)
 ANN, BEN = OwnerId("ann"), OwnerId("ben")
 LIVE, KEPT, SHARED = RetentionClass.LIVE, RetentionClass.KEPT, RetentionClass.SHARED
 RECENT, IDLE, ORPHAN = RetentionClass.RECENT, RetentionClass.IDLE, RetentionClass.ORPHAN
@@ -114,6 +117,31 @@ def test_a_turn_is_recent_for_a_while_and_then_idle():
     assert retention_of(entry) is IDLE
     assert idle == list(bench.leases)
     assert bench.leases.expire(2 * RECENT_S) == []
+
+
+def test_how_long_a_turn_is_recent_is_told_by_the_conversations_own_pace():
+    bench = Bench()
+    for name, gap_s in (("quick", 20.0), ("slow", 900.0)):
+        for turn in range(4):
+            bench.turn(name, [*name.encode(), *range(8 * turn)], turn * gap_s)
+
+    until = {lease.key[1]: lease.recent_until_s - lease.used_s for lease in bench.leases}
+
+    assert until["quick"] < RECENT_S < until["slow"]
+    for lease in bench.leases:
+        assert until[lease.key[1]] == MOONCAKE.recent_s(lease.habit)
+
+
+def test_another_model_of_gaps_makes_other_turns_recent():
+    bench = Bench()
+    bench.leases.model = msgspec.structs.replace(MOONCAKE, gap_s=MOONCAKE.gap_s / 2)
+
+    entry = bench.turn("s", range(8), 0.0)
+    bench.leases.expire(RECENT_S / 2 - 1)
+    before = retention_of(entry)
+    bench.leases.expire(RECENT_S / 2 + 1)
+
+    assert (before, retention_of(entry)) == (RECENT, IDLE)
 
 
 def test_a_next_turn_renews_the_lease_and_moves_its_end():

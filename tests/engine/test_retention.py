@@ -2,6 +2,7 @@
 
 from array import array
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,18 +83,33 @@ def test_a_long_first_prompt_returns_less_often_than_what_already_returned():
     first = first_turn(9500, 500)
 
     assert first.new_tokens == 9000
-    assert chance(MOONCAKE, first.after(9700, 60.0), 0.0) > chance(MOONCAKE, first, 0.0)
+    assert chance(MOONCAKE, first.after(9700, 60.0, MOONCAKE), 0.0) > chance(MOONCAKE, first, 0.0)
 
 
 def test_a_session_is_expected_back_at_its_own_pace():
     quick = slow = first_turn(100, 0)
     for turn in range(2, 12):
-        quick, slow = quick.after(100 * turn, 5.0), slow.after(100 * turn, 500.0)
+        quick = quick.after(100 * turn, 5.0, MOONCAKE)
+        slow = slow.after(100 * turn, 500.0, MOONCAKE)
 
     assert MOONCAKE.median_s(quick) == pytest.approx(5.0, rel=0.05)
     assert MOONCAKE.median_s(slow) == pytest.approx(500.0, rel=0.05)
     assert worth(MOONCAKE, quick, 5.0) > worth(MOONCAKE, slow, 5.0)
     assert worth(MOONCAKE, quick, 400.0) < worth(MOONCAKE, slow, 400.0)
+
+
+@given(pace=st.floats(-3, 3))
+def test_nine_in_ten_of_those_who_come_back_are_recent_until_then(pace):
+    habit = msgspec.structs.replace(first_turn(100, 0), pace=pace)
+
+    until_s = MOONCAKE.recent_s(habit)
+
+    returned = chance(MOONCAKE, habit, 0.0) - chance(MOONCAKE, habit, until_s)
+    ever, later = chance(MOONCAKE, habit, 0.0), chance(MOONCAKE, habit, until_s)
+    # Of all that are left by then, `later` come back; by Bayes these are a tenth of all who do.
+    still = (1 - ever) / (1 - later)
+    assert returned > 0
+    assert still * later <= 0.1 * ever * 1.001
 
 
 def test_what_was_spared_is_what_its_tokens_would_have_taken_and_nothing_before_anything_is_known():

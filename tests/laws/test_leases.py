@@ -17,12 +17,13 @@ from engine.api import (
 )
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import Cache
-from engine.kv.leases import RECENT_S
 from engine.kv.pins import Budget
+from engine.kv.returns import MOONCAKE, NO_HABIT
 from engine.parts import CoreConfig
 from tests.kit.desk import ANN, BEN, Desk, Turn, config, seeded
 from tests.kit.indexes import INDEXES
 
+RECENT_S = MOONCAKE.recent_s(NO_HABIT)
 ZOE = OwnerId("zoe")
 OWNERS = (ANN, BEN, OwnerId("cem"))
 WHOLE = Budget(share=1, share_per_owner=1)
