@@ -1,7 +1,8 @@
 """Keeps what the library has published warm: computed before it is asked for, and leased.
 
     wanted   each published persona with its documents, each document behind the default persona,
-             and what conversations of the last day are under, superseded and archived ones included
+             and what conversations of the last day are under, superseded and archived ones included;
+             then each published document behind each published persona, as far as there is room
     warm     computed by a background job that answers nothing, then leased as SHARED
     over     superseded or archived, and nobody's any more: the lease falls to IDLE
 
@@ -16,8 +17,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from itertools import islice, product
 
 import msgspec
 from sqlalchemy import func, select
@@ -57,6 +59,8 @@ IN_USE = timedelta(days=1)
 """A conversation that was used since then may go on any moment."""
 MOST_WARMED = 64
 """Heads at most; what is published comes first, then what most people use."""
+PAIRS_SHARE = 4
+"""Pairs that nobody uses yet take one part in so many of the pool at most."""
 LOOK_S = 2.0
 REVIEW_S = 3600.0
 RETRY_S = 60.0
@@ -131,7 +135,11 @@ class Warming:
             self._settled.clear()
             self.boot_id = card.boot_id
         async with self._db.read() as session:
-            wanted = await _wanted(session)
+            wanted, pairs = await _wanted(session), await _pairs(session)
+        wanted |= dict.fromkeys(await self._fitting(card, [p for p in pairs if p not in wanted]))
+        if len(wanted) > MOST_WARMED:
+            LOG.warning("%s heads are not warmed, %s are", len(wanted) - MOST_WARMED, MOST_WARMED)
+            wanted = dict.fromkeys(list(wanted)[:MOST_WARMED])
         for refs in self.warm.keys() - wanted:
             await self._engine.lease(self.warm[refs].subject, Hold(retention=RetentionClass.IDLE))
             del self.warm[refs]
@@ -139,6 +147,21 @@ class Warming:
         for refs in wanted:
             with contextlib.suppress(NotFound):  # an owner's own, behind a published persona
                 await self._warm_up(card, refs)
+
+    async def _fitting(self, card: ModelCard, pairs: list[Refs]) -> list[Refs]:
+        """The first of those that nobody uses yet, so many as have room."""
+        room = card.pool_blocks * card.block_tokens // PAIRS_SHARE
+        fitting: list[Refs] = []
+        for refs in pairs:
+            try:
+                parts = await self._heads.published(card, refs)
+            except NotFound:  # an owner's own, behind a published persona
+                continue
+            room -= len((await self._prompts.head(card, library_head(parts))).head.token_ids)
+            if room < 0:
+                break
+            fitting.append(refs)
+        return fitting
 
     async def _warm_up(self, card: ModelCard, refs: Refs) -> None:
         text = library_head(await self._heads.published(card, refs))
@@ -182,19 +205,13 @@ class Warming:
 
 async def _wanted(session: AsyncSession) -> dict[Refs, None]:
     """In the order in which they are warmed."""
-    published = await session.scalars(
-        select(LibraryItem)
-        .where(LibraryItem.owner_id.is_(None), LibraryItem.archived_at.is_(None))
-        .order_by(LibraryItem.kind.desc(), LibraryItem.created_at, LibraryItem.id)
-    )
     wanted: dict[Refs, None] = {}
-    for item in published:
+    for item in await _published(session):
         persona_id, picked = DEFAULT_PERSONA.id, [DocumentId(item.id)]
         if item.kind is ItemKind.PERSONA:
             persona_id, picked = PersonaId(item.id), []
         with contextlib.suppress(NotFound):
-            allowed = LibraryItem.owner_id.is_(None)
-            wanted[await heads.newest(session, allowed, persona_id, picked)] = None
+            wanted[await _newest(session, persona_id, picked)] = None
     used = await session.execute(
         select(Conversation.persona_id, Conversation.persona_version, Conversation.documents)
         .where(Conversation.updated_at > utc_now() - IN_USE)
@@ -205,4 +222,33 @@ async def _wanted(session: AsyncSession) -> dict[Refs, None]:
     for under_id, number, documents in used:
         if under_id is not None and number is not None:
             wanted[(VersionRef(under_id, number), *documents)] = None
-    return dict.fromkeys(list(wanted)[:MOST_WARMED])
+    return wanted
+
+
+async def _pairs(session: AsyncSession) -> list[Refs]:
+    """Each published document behind each published persona, newest versions, oldest items first."""
+    published = await _published(session)
+    personas = [PersonaId(item.id) for item in published if item.kind is ItemKind.PERSONA]
+    documents = [DocumentId(item.id) for item in published if item.kind is ItemKind.DOCUMENT]
+    pairs: list[Refs] = []
+    for persona_id, document_id in islice(product(personas, documents), MOST_WARMED):
+        with contextlib.suppress(NotFound):
+            pairs.append(await _newest(session, persona_id, [document_id]))
+    return pairs
+
+
+async def _published(session: AsyncSession) -> Sequence[LibraryItem]:
+    """The operator's, personas first, oldest first."""
+    items = await session.scalars(
+        select(LibraryItem)
+        .where(LibraryItem.owner_id.is_(None), LibraryItem.archived_at.is_(None))
+        .order_by(LibraryItem.kind.desc(), LibraryItem.created_at, LibraryItem.id)
+    )
+    return items.all()
+
+
+async def _newest(
+    session: AsyncSession, persona_id: PersonaId, document_ids: list[DocumentId]
+) -> Refs:
+    allowed = LibraryItem.owner_id.is_(None)
+    return await heads.newest(session, allowed, persona_id, document_ids)

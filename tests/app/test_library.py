@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.chat import library as shelf
+from app.chat import warming
 from app.chat.disposal import Disposal
 from app.chat.library import DEFAULT_PERSONA, Access, Item, Text
 from app.chat.warming import OPERATOR
@@ -438,15 +439,53 @@ async def test_what_is_published_is_computed_in_the_background_and_leased_as_sha
         (SubjectKind.PERSONA, default),
         (SubjectKind.PERSONA, f"{persona_id}@1"),
         (SubjectKind.DOCUMENT, f"{default} {document_id}@1"),
+        (SubjectKind.DOCUMENT, f"{persona_id}@1 {document_id}@1"),
     ]
     assert [(one.kind, one.subject_id) for one, _ in engine.leases] == subjects
-    assert [wish for _, wish in engine.leases] == [Hold(retention=RetentionClass.SHARED)] * 3
+    assert [wish for _, wish in engine.leases] == [Hold(retention=RetentionClass.SHARED)] * 4
     assert [(job.session_id, job.owner_id) for job in engine.jobs] == [
         (subject_id, OPERATOR) for _, subject_id in subjects
     ]
     assert {job.job_class for job in engine.jobs} == {JobClass.BACKGROUND}
     assert {job.limits.max_output_tokens for job in engine.jobs} == {0}
     assert {zone.scope for job in engine.jobs for zone in job.zones} == {OPERATOR_SCOPE}
+
+
+async def test_of_pairs_that_nobody_uses_only_what_fits_into_a_quarter_of_the_cache_is_warmed(
+    db: Database,
+):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        boss, ann = await an_admin(db), await new_person(db)
+        personas = [await publish(domain, boss, PIRATE) for _ in range(3)]
+        document_id = await put(domain, boss)
+        await domain.warming.refresh()
+        pairs = [f"{persona_id}@1 {document_id}@1" for persona_id in personas]
+        all_of_them = {one.subject_id for one, _ in engine.leases}
+        (tokens,) = {len(job.token_ids) for job in engine.jobs if job.session_id in pairs}
+
+        engine.leases.clear()
+        blocks = -(-tokens * 4 // CARD.block_tokens)
+        engine.card = msgspec.structs.replace(CARD, boot_id="boot-2", pool_blocks=blocks)
+        await begin(domain, ann, personas[2], document_id)
+        await domain.warming.refresh()
+
+    assert all_of_them >= set(pairs)
+    warm = [one.subject_id for one, _ in engine.leases]
+    assert [one for one in warm if one in pairs] == [pairs[2], pairs[0]], "in use, then what fits"
+
+
+async def test_heads_beyond_the_bound_are_told(db: Database, monkeypatch, caplog):
+    monkeypatch.setattr(warming, "MOST_WARMED", 2)
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        boss = await an_admin(db)
+        for _ in range(3):
+            await publish(domain, boss, PIRATE)
+        await domain.warming.refresh()
+
+    assert len(engine.jobs) == len(domain.warming.warm) == 2
+    assert "2 heads are not warmed, 2 are" in caplog.text
 
 
 async def test_what_the_engine_had_no_room_for_is_computed_at_a_later_look(db: Database):
