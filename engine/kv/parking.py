@@ -6,7 +6,8 @@ and at the close. What nobody leases (drafts, cancelled branches) is never parke
 restored where reading it takes less time than computing it, both as they were measured here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +21,7 @@ from engine.kv.retention import EvictionQueue, retention_of
 from engine.kv.segments import OPERATOR_KEY, Found, Path
 from engine.kv.tiers import Tiers
 from engine.step import Arrival, BlockId
+from engine.terms import Tier
 
 MOVING_AT_ONCE = 8
 """Transfers beyond it wait: what moves is locked, and must not be all that could be evicted."""
@@ -57,11 +59,45 @@ class Speed:
             self.token_s *= DOUBT
 
 
+class Reading:
+    """How long bringing tokens back takes: memory and disk are measured apart."""
+
+    def __init__(self) -> None:
+        self.speeds = {Tier.HOST: Speed(), Tier.DISK: Speed()}
+
+    def seconds(self, tokens: Mapping[Tier, int]) -> float | None:
+        """What reading so many tokens from each tier takes; None: of one of them nothing is known."""
+        total = 0.0
+        for tier, count in tokens.items():
+            token_s = self.speeds[tier].token_s
+            if token_s is None:
+                return None
+            total += count * token_s
+        return total
+
+    def learn(self, tokens: Mapping[Tier, int], seconds: float) -> None:
+        """Where both were read, memory took what it usually does, and the disk the rest."""
+        known = self.speeds[Tier.HOST].token_s or 0.0
+        host, disk = tokens.get(Tier.HOST, 0), tokens.get(Tier.DISK, 0)
+        if disk:
+            self.speeds[Tier.DISK].learn(disk, max(0.0, seconds - host * known))
+        else:
+            self.speeds[Tier.HOST].learn(host, seconds)
+
+    def doubt(self, tiers: Iterable[Tier]) -> None:
+        for tier in tiers:
+            self.speeds[tier].doubt()
+
+
 class Restoring(msgspec.Struct, kw_only=True):
-    """A restore that has not arrived: `ends[n]` is cached once n pieces are whole."""
+    """A restore that has not arrived: `ends[n]` is cached once n pieces are whole.
+
+    `tiers` are those of the pieces.
+    """
 
     holding: Holding
     ends: list[int]
+    tiers: list[Tier]
     abandoned: bool = False
 
 
@@ -80,7 +116,7 @@ class Parking:
         sizes: tuple[int, int],
         prices: Prices,
     ) -> None:
-        self.reading = Speed()
+        self.reading = Reading()
         self.tiers = tiers
         self._prices = prices
         self._pool = pool
@@ -147,15 +183,19 @@ class Parking:
             return None
         found = self.tiers.find(ids, scopes, end)
         found = msgspec.structs.replace(found, end=self._granular(found.end))
-        worth = found.end - matched >= self._block_tokens and self._beats(matched, found.end)
+        worth = found.end - matched >= self._block_tokens and self._beats(matched, found)
         return found if worth else None
 
     def restore(self, holding: Holding, found: Found) -> None:
         """Order what was found into the holding's blocks, from `cached` on."""
         start = holding.cached
         holding.restoring = self.tiers.restore(found, start, holding.table)
-        ends = [start, *(min(s.end, found.end) for s in found.segments if s.end > start)]
-        self._restores[holding.restoring] = Restoring(holding=holding, ends=ends)
+        pieces = _pieces(found, start)
+        self._restores[holding.restoring] = Restoring(
+            holding=holding,
+            ends=[start, *(end for _, end in pieces)],
+            tiers=[tier for tier, _ in pieces],
+        )
 
     def abandon(self, holding: Holding) -> bool:
         """Nobody waits for a restore any more; False: it was not being restored."""
@@ -175,19 +215,35 @@ class Parking:
         holding, start = restore.holding, restore.ends[0]
         holding.restoring, holding.restored = None, start
         holding.cached = max(start, self._granular(restore.ends[arrival.pieces]))
-        self.reading.learn(holding.cached - start, arrival.seconds)
+        whole = list(zip(restore.tiers, restore.ends[1:], strict=True))[: arrival.pieces]
+        self.reading.learn(_by_tier(start, whole), arrival.seconds)
         return (None, holding.table) if restore.abandoned else (holding, ())
 
     def _granular(self, tokens: int) -> int:
         return tokens - tokens % self._granule_tokens
 
-    def _beats(self, start: int, end: int) -> bool:
-        """Before anything was read, reading is taken for the quicker."""
-        read_s = self.reading.token_s
-        if read_s is None or read_s < self._prices.token_s((start + end) // 2):
+    def _beats(self, start: int, found: Found) -> bool:
+        """Before anything was read or computed, reading is taken for the quicker."""
+        tokens = _by_tier(start, _pieces(found, start))
+        read_s, compute_s = self.reading.seconds(tokens), self._prices.span_s(start, found.end)
+        if read_s is None or not compute_s or read_s < compute_s:
             return True
-        self.reading.doubt()
+        self.reading.doubt(tokens)
         return False
+
+
+def _pieces(found: Found, start: int) -> list[tuple[Tier, int]]:
+    """Where each part behind `start` lies, and where it ends."""
+    return [(s.nearest, min(s.end, found.end)) for s in found.segments if s.end > start]
+
+
+def _by_tier(start: int, pieces: Iterable[tuple[Tier, int]]) -> Counter[Tier]:
+    """Tokens behind `start`, by tier."""
+    tokens: Counter[Tier] = Counter()
+    for tier, end in pieces:
+        tokens[tier] += end - start
+        start = end
+    return tokens
 
 
 def _keys(lease: Lease | None) -> tuple[LeaseKey, LeaseKey]:

@@ -73,6 +73,11 @@ class Segment:
     def end(self) -> int:
         return self.head.start + len(self.ids)
 
+    @property
+    def nearest(self) -> Tier:
+        """Where it is read from."""
+        return Tier.HOST if Tier.HOST in self.tiers else Tier.DISK
+
     def below(self) -> "Iterator[Segment]":
         """The segments that continue it, in no particular order."""
         return chain.from_iterable(self.children.values())

@@ -165,7 +165,7 @@ class Tiers:
                 segments.append(segment)
                 pieces.append(
                     Piece(
-                        tier=min(segment.tiers, key=LOWER.index),
+                        tier=segment.nearest,
                         name=segment.head.name,
                         skip=skip,
                         slots=slots_at(

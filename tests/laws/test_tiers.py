@@ -13,6 +13,7 @@ from engine.api import (
     Warm,
 )
 from engine.figures import CacheChange
+from engine.kv.parking import Reading
 from engine.kv.tiers import TierSizes
 from engine.step import Park as ParkOrder
 from engine.step import Restore
@@ -241,7 +242,7 @@ def test_01_a_forgotten_conversation_is_gone_from_every_tier():
 
 def test_02_what_is_read_slower_than_it_is_computed_is_computed():
     desk, log = parked_desk()
-    desk.core._cache.parking.reading.learn(1, 1000.0)
+    desk.core._cache.parking.reading.learn({Tier.DISK: 1}, 1000.0)
 
     ended = desk.run(desk.job([*log, 5], session="chat"))
 
@@ -251,7 +252,7 @@ def test_02_what_is_read_slower_than_it_is_computed_is_computed():
 
 def test_02_a_disk_that_was_slow_once_is_tried_again():
     desk, log = parked_desk()
-    desk.core._cache.parking.reading.learn(1, 1000.0)
+    desk.core._cache.parking.reading.learn({Tier.DISK: 1}, 1000.0)
     for _ in range(1000):
         ended = desk.run(desk.job([*log, 5], session="chat"))
         if ended.receipt.cached_tokens:
@@ -262,6 +263,24 @@ def test_02_a_disk_that_was_slow_once_is_tried_again():
 
     assert ended.receipt.cached_tokens >= len(log) - 1
     assert desk.core.stats().segments[CacheChange.RESTORED]
+
+
+def test_02_a_slow_disk_says_nothing_of_memory():
+    desk, log = parked_desk(tiers=tiers(host=512))
+    desk.core._cache.parking.reading.learn({Tier.DISK: 1}, 1000.0)
+
+    ended = desk.run(desk.job([*log, 5], session="chat"))
+
+    assert ended.receipt.cached_tokens >= len(log) - 1
+
+
+def test_02_of_a_path_in_memory_and_on_disk_the_disk_takes_what_memory_does_not():
+    reading = Reading()
+    reading.learn({Tier.HOST: 100}, 1.0)
+    reading.learn({Tier.HOST: 100, Tier.DISK: 10}, 2.0)
+
+    assert reading.seconds({Tier.HOST: 100}) == pytest.approx(1.0)
+    assert reading.seconds({Tier.HOST: 50, Tier.DISK: 20}) == pytest.approx(2.5)
 
 
 def test_01_a_wish_to_park_is_carried_out_though_nothing_presses():
