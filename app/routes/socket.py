@@ -1,7 +1,8 @@
-"""`/ws`, the browser's socket: a reader, and one pump for each response that it watches.
+"""`/ws`, the browser's socket: a reader, a worker, and one pump for each response that it watches.
 
 A socket watches; it owns no turn (law 13) and holds no database session. Each frame is answered
-under its `request_id`, by what it asked for or by an `error` frame. An account that does not chat
+under its `request_id`, by what it asked for or by an `error` frame. Frames are obeyed one by one, in
+their order, but for a stop, which waits for none of them (law 15). An account that does not chat
 watches figures here, and hears and says nothing else.
 """
 
@@ -57,6 +58,7 @@ from app.people.audit import Audit
 from app.routes.connection import OpenSocket, Part
 from app.routes.conversations import branching_turn, browser_turn, unsent_turn
 from app.routes.gate import Gate, chatting
+from app.routes.inward import asked_id, decode
 from app.routes.problems import (
     CLOSE_LATER,
     CLOSE_OLD,
@@ -67,7 +69,6 @@ from app.routes.problems import (
     answering,
     as_app_error,
     error_frame,
-    from_decoding,
 )
 from app.routes.samples import Samples
 from app.routes.watches import Watches
@@ -76,6 +77,10 @@ LONGEST_FRAME = 256 * 1024 + 1_000_000
 """In characters: everything around a text, and the longest text of a turn."""
 MOST_CURSORS = 64
 """In one subscription. A page names what it saw begin and not end: its answers in flight."""
+LINE_FRAMES = 64
+"""Frames that wait for those before them; beyond it the socket is read no further."""
+SHORT_FRAME = 16 * 1024
+"""In characters; a longer frame is taken when none waits, so that what waits stays small."""
 HELLO_S = 10.0
 IDLE_S = 3600.0
 """A page that asked for nothing for so long comes back anew, if it is still there."""
@@ -144,13 +149,14 @@ class Connection:
         self._outbox = page.outbox
         self._rooms = rooms
         self._greeted = asyncio.Event()
+        self._line: asyncio.Queue[InwardFrame] = asyncio.Queue(LINE_FRAMES)
 
     async def run(self, feed: Feed, glance: Glance) -> None:
         def begin(group: asyncio.TaskGroup) -> list[Part]:
             rooms, self._group = self._rooms, group
             self._watches = Watches(group, self._outbox, rooms.logs, rooms.presence)
             self._samples = Samples(group, self._page, rooms.chronicle, rooms.audit)
-            parts: list[Part] = [self._read(), self._grow_old()]
+            parts: list[Part] = [self._read(), self._work(), self._grow_old()]
             if self._page.principal.may_chat:
                 parts += [self._pass_on(feed), self._tell(glance)]
             return parts
@@ -186,6 +192,9 @@ class Connection:
             while True:
                 await self._hear(await self._receive())
         except Ending as ending:
+            if ending.code is None:
+                # Who sends and leaves has sent all the same.
+                await self._line.join()
             return ending.code
         except TooMany as flood:
             await self._outbox.put(error_frame(flood))
@@ -214,7 +223,7 @@ class Connection:
     async def _greet(self) -> None:
         try:
             async with asyncio.timeout(HELLO_S):
-                hello = _decode(await self._receive())
+                hello = decode(await self._receive())
         except (TimeoutError, InvalidRequest):
             hello = None
         if not isinstance(hello, Hello) or hello.protocol != PROTOCOL:
@@ -233,9 +242,30 @@ class Connection:
         if not await self._page.may_go_on():
             raise Ending(CLOSE_SIGNED_OUT)
         try:
-            await self._obey(_decode(text))
+            frame = decode(text)
+        except InvalidRequest as error:
+            await self._outbox.put(error_frame(error, asked_id(text)))
+            return
+        if isinstance(frame, ResponseCancel):
+            self._group.create_task(self._answer(frame))
+            return
+        if len(text) > SHORT_FRAME:
+            await self._line.join()
+        await self._line.put(frame)
+
+    # ------------------------------------------------------------ the worker
+
+    async def _work(self) -> NoReturn:
+        while True:
+            await self._answer(await self._line.get())
+            self._line.task_done()
+
+    async def _answer(self, frame: InwardFrame) -> None:
+        try:
+            await self._obey(frame)
         except Exception as error:  # noqa: BLE001 -- becomes a frame; logged where unforeseen
-            await self._outbox.put(error_frame(as_app_error(error), _asked_id(text)))
+            request_id = getattr(frame, "request_id", None)
+            await self._outbox.put(error_frame(as_app_error(error), request_id))
 
     # ------------------------------------------------------------ what a frame may ask
 
@@ -363,28 +393,3 @@ class Ending(Exception):
     def __init__(self, code: int | None) -> None:
         super().__init__(code)
         self.code = code
-
-
-class _Asked(msgspec.Struct):
-    """As much of a frame as an error frame repeats."""
-
-    request_id: str | None = None
-
-
-_frames = msgspec.json.Decoder(InwardFrame)
-
-
-def _decode(text: str) -> InwardFrame:
-    try:
-        return _frames.decode(text)
-    except msgspec.DecodeError as error:
-        raise from_decoding(error) from error
-    except RecursionError as error:
-        raise InvalidRequest("This is nested too deeply.") from error
-
-
-def _asked_id(text: str) -> str | None:
-    try:
-        return msgspec.json.decode(text, type=_Asked).request_id
-    except (msgspec.DecodeError, RecursionError):
-        return None

@@ -13,6 +13,7 @@ from app.chat.conversations import Conversations
 from app.events import ConversationView, ResponseEnded, ResponseStatus, TextDelta
 from app.frames import (
     PROTOCOL,
+    CancelAccepted,
     ConversationChanged,
     ConversationDeleted,
     Cursor,
@@ -24,7 +25,9 @@ from app.frames import (
     MessageAdded,
     MessagesDeleted,
     OutwardFrame,
+    ResponseCancel,
     Subscribe,
+    Subscribed,
     TurnAccepted,
     TurnContinue,
     TurnCreate,
@@ -34,9 +37,9 @@ from app.frames import (
     Unsubscribed,
 )
 from app.ids import ConversationId, ResponseId, UserId
-from app.routes.socket import LONGEST_FRAME
-from tests.kit.peers import somebody_at
-from tests.kit.server import Server
+from app.routes.socket import LINE_FRAMES, LONGEST_FRAME
+from tests.kit.peers import engine_of, somebody_at
+from tests.kit.server import POLL_S, Server
 from tests.kit.serving import WAIT_S, Serving
 from tests.kit.tab import Person, Tab, accounts, person
 
@@ -467,6 +470,68 @@ async def test_what_begins_while_a_conversation_is_looked_at_is_not_missed(
 
     assert added.message == accepted.message
     assert story.numbers == list(range(len(story.numbers)))
+
+
+async def texts_of(somebody: Person, conversation_id: ConversationId) -> list[str]:
+    """What is stored in a conversation."""
+    tree = await somebody.client.get(f"/api/conversations/{conversation_id}")
+    return [message["text"] for message in tree.raise_for_status().json()["messages"]]
+
+
+def slow_looks(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """From now on looking at a conversation takes until this is set, on the server's loop."""
+    get, go_on = Conversations.get, asyncio.Event()
+
+    async def get_slowly(
+        self: Conversations, user_id: UserId, conversation_id: ConversationId
+    ) -> ConversationView:
+        await go_on.wait()
+        return await get(self, user_id, conversation_id)
+
+    monkeypatch.setattr(Conversations, "get", get_slowly)
+    return go_on
+
+
+async def test_15_a_stop_waits_for_no_frame_before_it(house: Serving, monkeypatch):
+    house.call(engine_of(house).hold, 2)
+    async with somebody_at(house) as somebody, somebody.tab() as tab:
+        conversation_id, other_id = await somebody.conversation(), await somebody.conversation()
+        await tab.subscribe(conversation_id)
+        accepted = await tab.say(conversation_id, "Tell me of lighthouses.")
+        go_on = slow_looks(monkeypatch)
+        for number in range(LINE_FRAMES // 2):
+            await tab.send(Subscribe(request_id=f"{number}", conversation_id=other_id))
+        await tab.send(ResponseCancel(request_id="stop", response_id=accepted.response.id))
+
+        async with asyncio.timeout(WAIT_S):
+            stopped = await tab.expect(CancelAccepted)
+            house.call(go_on.set)
+            answered = [(await tab.expect(Subscribed)).request_id for _ in range(LINE_FRAMES // 2)]
+
+    assert stopped.request_id == "stop"
+    assert answered == [str(number) for number in range(LINE_FRAMES // 2)]
+
+
+async def test_what_was_sent_before_the_page_left_is_done(house: Serving, monkeypatch):
+    async with somebody_at(house) as somebody:
+        conversation_id = await somebody.conversation()
+        async with somebody.tab() as tab:
+            await tab.subscribe(conversation_id)
+            go_on = slow_looks(monkeypatch)
+            await tab.send(Subscribe(request_id="r", conversation_id=conversation_id))
+            await tab.send(
+                TurnCreate(
+                    request_id="t",
+                    conversation_id=conversation_id,
+                    client_message_id="m",
+                    parent_id=None,
+                    text="Say yes.",
+                )
+            )
+        house.call(go_on.set)
+        async with asyncio.timeout(WAIT_S):
+            while not await texts_of(somebody, conversation_id):  # noqa: ASYNC110  it has no event
+                await asyncio.sleep(POLL_S)
 
 
 async def test_a_conversation_that_is_not_ones_own_is_not_watched_either(house: Serving):
