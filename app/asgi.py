@@ -38,6 +38,8 @@ from engine.connect import open_engine
 CLOSING_S = 5
 LARGEST_MESSAGE = 16 * 2**20
 """Bytes of one websocket message; both sockets have lower limits of their own."""
+PING_S = 20.0
+"""A websocket is pinged so often; who does not answer for as long is gone, and closed with 1011."""
 
 _STABILITY_MEANS = {
     Stability.STABLE: "turns stay warm, and history reads as the template writes it",
@@ -108,6 +110,8 @@ def uvicorn_config(app: Litestar, settings: Settings) -> uvicorn.Config:
         app,
         workers=1,  # each worker would hold a model and a cache of its own
         ws_max_size=LARGEST_MESSAGE,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PING_S,
         ws_per_message_deflate=False,  # deltas are tiny; compressing them costs more than it saves
         forwarded_allow_ips=settings.trusted_proxies,
         timeout_graceful_shutdown=CLOSING_S,

@@ -6,6 +6,7 @@ What they are refused with is to be documented as well.
 import asyncio
 import contextlib
 import socket
+from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import httpx
@@ -74,20 +75,35 @@ async def _watch_all(tab: Tab, sessions: list[Session]) -> None:
 # ---------------------------------------------------------------- floods
 
 
+@contextlib.asynccontextmanager
+async def _read(tab: Tab, tally: Tally) -> AsyncIterator[None]:
+    """A browser reads whatever its page does: else it would answer no ping, and count as gone."""
+
+    async def read() -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                frame = await tab.receive()
+                if isinstance(frame, ErrorFrame):
+                    tally.told(frame.error.code, f"an error frame: {frame.error}")
+
+    reading = asyncio.create_task(read())
+    try:
+        yield
+        await tab.socket.close()
+    finally:
+        await asyncio.wait((reading,), timeout=FLOOD_S)
+        reading.cancel()
+
+
 async def flood_frames(
     person: Person, sessions: list[Session], tally: Tally, ending: asyncio.Event
 ) -> None:
     """As many frames as a socket takes, until it is closed."""
     while not ending.is_set():
         with contextlib.suppress(*GONE):
-            async with opened(person, tally) as tab:
-                with contextlib.suppress(ConnectionClosed):
-                    while not ending.is_set():
-                        await _watch_all(tab, sessions)
+            async with opened(person, tally) as tab, _read(tab, tally):
                 while not ending.is_set():
-                    frame = await tab.receive()
-                    if isinstance(frame, ErrorFrame):
-                        tally.told(frame.error.code, f"an error frame: {frame.error}")
+                    await _watch_all(tab, sessions)
         await pause(FLOOD_S, ending)
 
 
@@ -97,7 +113,7 @@ async def flood_drafts(
     """Unsent text that is another one all the time."""
     while not ending.is_set():
         with contextlib.suppress(*GONE):
-            async with opened(person, tally) as tab:
+            async with opened(person, tally) as tab, _read(tab, tally):
                 await _watch_all(tab, sessions)
                 number = 0
                 while not ending.is_set():
