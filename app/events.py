@@ -80,7 +80,7 @@ class ResponseView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     completed_at: float | None = None
     incomplete_reason: str | None = None
-    """`max_output_tokens`, `steered`, or `interrupted` after the server was killed."""
+    """`max_output_tokens`, `context_full`, `steered`, or `interrupted` after the server was killed."""
     error: Problem | None = None
     usage: Usage | None = None
     receipt: Receipt | None = None

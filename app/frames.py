@@ -22,6 +22,8 @@ RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 """Chosen by the client; the answer to a frame repeats it."""
 ClientMessageId = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1_000_000)]
+Unsent = Annotated[str, msgspec.Meta(max_length=1_000_000)]
+"""What is in the field; it may be nothing."""
 
 
 class Inward(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,13 +118,15 @@ class LeafChoose(Inward, frozen=True, kw_only=True, tag="leaf.choose"):
 class SummaryCreate(Inward, frozen=True, kw_only=True, tag="summary.create"):
     """Go on in a new conversation that begins with a summary of this branch; for a full one.
 
-    Answered when it is there. The same `client_message_id` twice gives the same conversation.
+    Answered when it is there. The same `client_message_id` twice gives the same conversation. For
+    `text`, which is to be said next and is not stored, room is left there.
     """
 
     request_id: RequestId
     conversation_id: ConversationId
     client_message_id: ClientMessageId
     leaf_id: MessageId
+    text: Unsent = ""
 
 
 class ResponseCancel(Inward, frozen=True, kw_only=True, tag="response.cancel"):

@@ -40,6 +40,7 @@ from app.chat.prompt import Guess, NewMessages, Prompt, Prompts, Wanted
 from app.chat.recall import Recall
 from app.chat.shortening import Shortening
 from app.chat.stored import StoredLedger
+from app.db.types import Origin
 from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from app.ids import ResponseId, UserId, new_conversation_id
 from app.people.usage import Ask
@@ -105,7 +106,7 @@ class Intake:
                 if cut is not None:
                     request, found, prompt = cut.request, cut.found, cut.prompt
                     carried, shortened = cut.carried, True
-        _check_length(prompt, card, request)
+        _check_length(prompt, card, request, wanted.branch)
         _check_resumable(prompt, card, wanted.branch)
         compared = await self._compare(user_id, request, prompt, card, shortened=shortened)
         branch, recalled = wanted.branch, _said(prompt.path) if found else ()
@@ -374,14 +375,23 @@ def room_of(card: ModelCard) -> int:
     return min(card.context_tokens, card.pool_blocks * card.block_tokens)
 
 
-def _check_length(prompt: Prompt, card: ModelCard, request: TurnRequest) -> None:
-    """What surely cannot fit is refused before it is stored; the engine has the last word."""
-    needed = len(prompt.token_ids) + int(request.generate)
+def _check_length(prompt: Prompt, card: ModelCard, request: TurnRequest, branch: Branch) -> None:
+    """What surely cannot fit is refused before it is stored; the engine has the last word.
+
+    An answer that goes on counts with what it has already. To a person it is said where the message
+    is too long by itself, so that nothing before it need be looked at.
+    """
+    resumed = () if branch.resumed is None else branch.resumed.token_ids[len(prompt.glue) :]
+    said = len(prompt.token_ids) + len(resumed)
+    needed = said + int(request.generate)
     limit = room_of(card)
-    if needed > limit:
-        raise PromptTooLong(
-            f"The prompt has {len(prompt.token_ids)} tokens; this model has room for {limit},"
-            " the answer included.",
-            needed_tokens=needed,
-            limit_tokens=limit,
-        )
+    if needed <= limit:
+        return
+    alone = len(prompt.head.token_ids) + sum(map(len, prompt.inputs)) + int(request.generate)
+    is_alone = request.origin is Origin.CHAT and bool(prompt.inputs) and alone > limit
+    raise PromptTooLong(
+        f"The prompt has {said} tokens; this model has room for {limit}, the answer included.",
+        needed_tokens=needed,
+        limit_tokens=limit,
+        field="text" if is_alone else "input",
+    )

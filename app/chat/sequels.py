@@ -17,10 +17,11 @@ from app.chat.branches import Behind, copy_path, locked
 from app.chat.hub import Hub
 from app.chat.ledger import Entry, Node
 from app.chat.shortening import begins
-from app.chat.turns import usage_of
+from app.chat.turns import MAX_OUTPUT_TOKENS, usage_of
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
 from app.db.types import Origin, utc_now
+from app.errors import PromptTooLong
 from app.events import ConversationView, ResponseStatus
 from app.frames import ConversationChanged
 from app.ids import ConversationId, MessageId, UserId
@@ -34,6 +35,8 @@ class Source(NamedTuple):
     conversation_id: ConversationId
     leaf_id: MessageId
     client_message_id: str
+    text: str = ""
+    """What is to be said next, for which there is to be room; it is not stored."""
 
 
 class Parted(NamedTuple):
@@ -43,37 +46,48 @@ class Parted(NamedTuple):
     carried: tuple[Node, ...]
 
 
-def parted(nodes: Sequence[Node], room: int) -> Parted | None:
-    """As many whole turns as have room, else the first one without the end of its answer.
+def parted(nodes: Sequence[Node], room: int, carry: int) -> Parted | None:
+    """As many whole turns as have `room`; what is behind them is carried along, up to `carry` tokens.
 
-    What is behind them goes along, unless it would fill half of the next conversation's room; then
-    it stays where it was said. None where nothing has room.
+    Where it has more, the next turn is summed up too, without the end of its answer, and what has no
+    room even so stays where it was said. None where not one word of an answer has room.
     """
     ends = [*begins([node.role for node in nodes]), len(nodes)]
-    fitting = [end for end in ends if tokens_of(nodes[:end]) <= room]
-    if fitting:
-        cut = tuple(nodes[: fitting[-1]])
-    else:
-        found = _without_its_end(nodes, room)
-        if found is None:
-            return None
-        cut = found
-    rest = tuple(nodes[len(cut) :])
-    return Parted(cut, rest if tokens_of(rest) <= room // 2 else ())
-
-
-def _without_its_end(nodes: Sequence[Node], room: int) -> tuple[Node, ...] | None:
-    place = next((at for at, node in enumerate(nodes) if node.role is Role.ASSISTANT), len(nodes))
-    left = room - tokens_of(nodes[:place])
-    if place == len(nodes) or left <= 0:
+    end = max((end for end in ends if tokens_of(nodes[:end]) <= room), default=0)
+    cut = tuple(nodes[:end])
+    if not cut or tokens_of(nodes[end:]) > carry:
+        cut = _with_a_beginning(nodes, end, room) or cut
+    if not cut:
         return None
-    answer = nodes[place]
-    begun = msgspec.structs.replace(answer, token_ids=answer.token_ids[:left], seam=Seam.CUT)
-    return (*nodes[:place], begun)
+    rest = tuple(nodes[next(at for at in ends if at >= len(cut)) :])
+    return Parted(cut, rest if tokens_of(rest) <= carry else ())
+
+
+def _with_a_beginning(nodes: Sequence[Node], end: int, room: int) -> tuple[Node, ...] | None:
+    """The turns up to `end`, and what has room of the next one, where an answer begins in that."""
+    answers = [at for at in range(end, len(nodes)) if nodes[at].role is Role.ASSISTANT]
+    begun = [at for at in answers if tokens_of(nodes[:at]) < room]
+    if not begun:
+        return None
+    place = begun[-1]
+    answer, left = nodes[place], room - tokens_of(nodes[:place])
+    if left < len(answer.token_ids):
+        answer = msgspec.structs.replace(answer, token_ids=answer.token_ids[:left], seam=Seam.CUT)
+    return (*nodes[:place], answer)
 
 
 def tokens_of(nodes: Sequence[Node]) -> int:
     return sum(len(node.token_ids) for node in nodes)
+
+
+def without_room(needed: int, limit: int) -> PromptTooLong:
+    """Both in tokens: with the summary, what is said next and one word of an answer."""
+    return PromptTooLong(
+        "A summary would leave no room for what is said next.",
+        needed_tokens=needed,
+        limit_tokens=limit,
+        field="leaf_id",
+    )
 
 
 class Sequel(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +160,7 @@ async def _add_summary(session: AsyncSession, begun: Entry, answer: Aside) -> Me
     cut_short = end.reason is FinishReason.LENGTH
     ended = {
         "status": ResponseStatus.INCOMPLETE if cut_short else ResponseStatus.COMPLETED,
-        "incomplete_reason": "max_output_tokens" if cut_short else None,
+        "incomplete_reason": MAX_OUTPUT_TOKENS if cut_short else None,
         "usage": usage_of(end.receipt),
         "receipt": end.receipt,
         "completed_at": utc_now(),

@@ -7,12 +7,14 @@
 It is asked for behind the head that the last turn had, with the functions and instructions of a
 program if that had some; what is new is a person's, and begins without them. The summary is the
 model's words and stands where those belong: in an answer, with its receipt, and never among
-instructions. As much of the beginning is summed up as leaves room for that; the turns behind it are
-carried along id by id. Whatever ends it before the summary is there leaves nothing. Source for twice
-by the same name it is the same. What is stored, and how, is `sequels`'.
+instructions. As much of the beginning is summed up as leaves room for that, at worst the beginning of
+the first message; the turns behind it are carried along id by id, where they leave room for what is to
+be said next. Whatever ends it before the summary is there leaves nothing. Asked for twice by the same
+name it is the same. What is stored, and how, is `sequels`'.
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -31,14 +33,13 @@ from app.chat.entry import (
 from app.chat.errands import Errands
 from app.chat.intake import RETRY_AFTER_S, Intake, engine_errors, room_of
 from app.chat.ledger import Branch, Entry, Node
-from app.chat.prompt import Prompt, Wanted
-from app.chat.sequels import Sequel, Sequels, Source, parted, tokens_of
+from app.chat.prompt import NewMessages, Prompt, Wanted
+from app.chat.sequels import Sequel, Sequels, Source, parted, tokens_of, without_room
 from app.errors import (
     AppError,
     Conflict,
     InvalidRequest,
     NotFound,
-    PromptTooLong,
     TooMany,
     Unavailable,
 )
@@ -204,11 +205,12 @@ class Summaries:
     async def _make(self, user_id: UserId, asked: Source) -> ConversationView:
         card, wanted, question = await self._question(user_id, asked)
         output = min(MOST_TOKENS, room_of(card) // 4)
+        begun = await self._beginning(card, wanted, asked)
+        left = await self._left(card, begun, asked, output)
         prompt = question.prompt
         carried: tuple[Node, ...] = ()
         if len(prompt.token_ids) + output > room_of(card):
-            prompt, carried = await self._cut(card, question, output)
-        begun = await self._beginning(card, wanted, asked)
+            prompt, carried = await self._cut(card, question, output, min(left, room_of(card) // 2))
         response_id = begun.response.view.id
         ask = Ask(
             response_id=response_id,
@@ -254,24 +256,58 @@ class Summaries:
             prompt = await self._intake.prompts.make(card, behind, rendered)
         return card, wanted, _Question(behind, prompt, grammar_of(user_id, told))
 
+    async def _left(self, card: ModelCard, begun: Entry, asked: Source, output: int) -> int:
+        """Tokens that are left for what is carried along, between the summary and what is said next."""
+        said = Message(role=Role.USER, text=asked.text)
+        async with engine_errors():
+            rendered = await self._intake.prompts.render(
+                RenderRequest(messages=(said,), seam=Seam.CUT, opens_reply=True)
+            )
+        assert begun.reply is not None, "it was made to be answered"
+        around = len(begun.head.token_ids) + tokens_of((*begun.inputs, begun.reply))
+        needed = around + output + len(rendered.token_ids) + 1
+        if needed > room_of(card):
+            raise without_room(needed, room_of(card))
+        return room_of(card) - needed
+
     async def _cut(
-        self, card: ModelCard, question: _Question, output: int
+        self, card: ModelCard, question: _Question, output: int, carry: int
     ) -> tuple[Prompt, tuple[Node, ...]]:
         wanted, prompt = question.wanted, question.prompt
         nodes = tuple(node for node in prompt.path if not node.is_mark)
         around = len(prompt.token_ids) - tokens_of(nodes)
-        found = parted(nodes, room_of(card) - output - around - SEAM_TOKENS)
+        found = parted(nodes, room_of(card) - output - around - SEAM_TOKENS, carry)
         if found is None:
-            raise PromptTooLong(
-                "The first message alone leaves no room for a summary.",
-                needed_tokens=len(prompt.token_ids) + output,
-                limit_tokens=room_of(card),
-                field="leaf_id",
-            )
+            return await self._beginning_of_the_first(card, question, nodes, output), ()
         branch = msgspec.structs.replace(wanted.branch, path=found.summed_up)
         wanted = msgspec.structs.replace(wanted, branch=branch)
         async with engine_errors():
             return await self._intake.prompts.make(card, wanted), found.carried
+
+    async def _beginning_of_the_first(
+        self, card: ModelCard, question: _Question, nodes: tuple[Node, ...], output: int
+    ) -> Prompt:
+        """What came before the first answer fills the context: it is cut, and asked about at once.
+
+        In one message, for some templates refuse two in a row; its ids are new and thrown away.
+        """
+        wanted, room = question.wanted, room_of(card) - output
+        said = itertools.takewhile(lambda node: node.role is not Role.ASSISTANT, nodes)
+        text = "\n\n".join(node.text for node in said)
+        branch = msgspec.structs.replace(wanted.branch, path=(), last=None)
+        kept, needed = len(text), tokens_of(nodes)
+        while kept:
+            # As if every character took as much, and then less until it does fit.
+            kept = min(kept * room // needed, kept * 7 // 8)
+            words = f"{text[:kept]} …\n\n{QUESTION}"
+            new = NewMessages(messages=(Message(role=Role.USER, text=words),), opens_reply=True)
+            asked = msgspec.structs.replace(wanted, branch=branch, new=new)
+            async with engine_errors():
+                prompt = await self._intake.prompts.make(card, asked)
+            needed = len(prompt.token_ids)
+            if needed <= room:
+                return prompt
+        raise without_room(needed + output, room_of(card))
 
     async def _ask(self, job: Job, spent: Callable[[int], None]) -> Aside:
         """What is thrown away has only spare room; somebody waits for this, so it may take more."""

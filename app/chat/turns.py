@@ -44,6 +44,9 @@ STORE_AGAIN_S = (0.1, 1.0, 5.0)
 INTERRUPTED = "interrupted"
 STEERED = "steered"
 """Somebody said more while it was written; the successor goes on from what there is."""
+MAX_OUTPUT_TOKENS = "max_output_tokens"
+CONTEXT_FULL = "context_full"
+"""It ends where the model can read no more, short of what it was allowed: no `continue` helps."""
 
 End = tuple[ResponseStatus, str | None]
 """How an answer ends: its status, and why it is incomplete."""
@@ -204,7 +207,7 @@ class Turn:
 
     async def _generate(self) -> Outcome:
         if self._stop_as is not None and self._events is None:
-            return self._outcome(*self._ending(FinishReason.CANCELLED), None)
+            return self._outcome(*self._stop_as, None)
         self.submit()
         outcome = None
         assert self._events is not None and self._first is not None
@@ -241,15 +244,17 @@ class Turn:
             self.log.write(event.text)
         if event.reason in (FinishReason.REFUSED, FinishReason.FAILED):
             return self._failed(self._problem(event.refusal), event)
-        return self._outcome(*self._ending(event.reason), event)
+        return self._outcome(*self._ending(event), event)
 
-    def _ending(self, reason: FinishReason) -> End:
+    def _ending(self, event: Finished) -> End:
         """The status, and why it is incomplete. A warm-up is complete without a token."""
-        if reason is FinishReason.CANCELLED:
+        if event.reason is FinishReason.CANCELLED:
             # Without a wish it was the engine that stopped: nobody cancelled.
             return self._stop_as or _INTERRUPTED
-        if reason is FinishReason.LENGTH and self.response.reply_id is not None:
-            return ResponseStatus.INCOMPLETE, "max_output_tokens"
+        if event.reason is FinishReason.LENGTH and self.response.reply_id is not None:
+            most = self._job.limits.max_output_tokens
+            is_all = most is not None and len(event.token_ids) >= most
+            return ResponseStatus.INCOMPLETE, MAX_OUTPUT_TOKENS if is_all else CONTEXT_FULL
         return ResponseStatus.COMPLETED, None
 
     def _problem(self, refusal: Refusal | None) -> Problem:

@@ -372,7 +372,7 @@ class Connection:
         )
 
     async def _sum_up(self, frame: SummaryCreate) -> None:
-        asked = Source(frame.conversation_id, frame.leaf_id, frame.client_message_id)
+        asked = Source(frame.conversation_id, frame.leaf_id, frame.client_message_id, frame.text)
         try:
             made = await self._rooms.summaries.go_on(self._page.principal.user_id, asked)
             answer: OutwardFrame = SummaryCreated(request_id=frame.request_id, conversation=made)

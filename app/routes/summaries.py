@@ -9,7 +9,7 @@ from app.chat.conversations import Conversations
 from app.chat.sequels import Source
 from app.chat.summaries import Summaries
 from app.events import ConversationView
-from app.frames import ClientMessageId
+from app.frames import ClientMessageId, Unsent
 from app.ids import ConversationId, MessageId
 from app.people.accounts import Principal
 from app.routes.published.told import told
@@ -19,6 +19,8 @@ class NewSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     client_message_id: ClientMessageId
     leaf_id: MessageId
     """The end of the branch that the user saw."""
+    text: Unsent = ""
+    """What is to be said next, which there is to be room for; it is not stored."""
 
 
 @post("/conversations/{conversation_id:str}/summary", opt=told(fails=(409,)))
@@ -29,7 +31,7 @@ async def continue_with_summary(
     summaries: NamedDependency[Summaries],
 ) -> ConversationView:
     """A new conversation that begins with a summary of this one; for one that is full."""
-    asked = Source(ConversationId(conversation_id), data.leaf_id, data.client_message_id)
+    asked = Source(ConversationId(conversation_id), data.leaf_id, data.client_message_id, data.text)
     return await summaries.go_on(principal.user_id, asked)
 
 

@@ -71,8 +71,10 @@ class Talk:
         assert view.leaf_id is not None
         return view.leaf_id
 
-    async def go_on(self, conversation_id: ConversationId, name: str = "s1") -> ConversationView:
-        asked = Source(conversation_id, await self.leaf(conversation_id), name)
+    async def go_on(
+        self, conversation_id: ConversationId, name: str = "s1", text: str = ""
+    ) -> ConversationView:
+        asked = Source(conversation_id, await self.leaf(conversation_id), name, text)
         return await self.summaries.go_on(self.who.user_id, asked)
 
     async def path(self, conversation_id: ConversationId) -> list[Node]:
@@ -278,21 +280,65 @@ def a_node(role: Role, tokens: int) -> Node:
         ((40, 90), 100, 0),  # the end of the answer stays behind
         ((40, 90, 10, 10), 100, 20),
         ((120, 10), None, 0),
+        ((40, 20, 10, 60), 100, 0),  # of an answer that may not be carried, what has room
+        ((40, 20, 10, 60, 10, 10), 100, 20),
     ],
 )
 def test_whole_turns_are_summed_up_and_carried(
     tokens: tuple[int, ...], summed_up: int | None, carried: int
 ):
-    roles = (Role.USER, Role.ASSISTANT) * 2
+    roles = (Role.USER, Role.ASSISTANT) * 3
     nodes = [a_node(role, count) for role, count in zip(roles, tokens, strict=False)]
 
-    found = parted(nodes, 100)
+    found = parted(nodes, 100, 50)
 
     if summed_up is None:
         assert found is None
     else:
         assert found is not None
         assert (tokens_of(found.summed_up), tokens_of(found.carried)) == (summed_up, carried)
+
+
+async def test_what_is_called_goes_with_its_call():
+    roles = (Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT, Role.USER, Role.ASSISTANT)
+    nodes = [a_node(role, 20) for role in roles]
+
+    found = parted(nodes, 50, 50)
+
+    assert found is not None
+    assert [node.role for node in found.summed_up] == list(roles[:2])
+    assert found.carried == tuple(nodes[4:]), "a result stands behind the call that it answers"
+
+
+async def test_a_first_message_that_fills_the_context_is_summed_up_by_its_beginning(db: Database):
+    engine = EchoEngine()
+    async with talking(db, engine) as talk:
+        source_id = await talk.begin("x" * 1_500)
+        made = await talk.go_on(source_id)
+        asked = await until_asked(engine)
+        question, summary = await talk.path(made.id)
+        end = await talk.domain.say(talk.who, made.id, "And now?")
+
+    assert asked.limits.max_output_tokens is not None
+    assert len(asked.token_ids) + asked.limits.max_output_tokens <= CARD.context_tokens
+    assert text_of(asked.token_ids).count("x") > 700
+    assert text_of(asked.token_ids).endswith(QUESTION)
+    assert (question.text, summary.text) == (QUESTION, SUMMARY)
+    assert end.response.status is ResponseStatus.COMPLETED
+
+
+@pytest.mark.parametrize("length", [0, 300, 700])
+async def test_what_is_to_be_said_next_has_room_behind_the_summary(db: Database, length: int):
+    """Less is carried along for it."""
+    engine = EchoEngine()
+    async with talking(db, engine) as talk:
+        source_id = await talk.begin(*(letter * LONG for letter in "abcdefghi"))
+        made = await talk.go_on(source_id, text="y" * length)
+        carried = len(await talk.path(made.id)) - 2
+        end = await talk.domain.say(talk.who, made.id, "y" * max(length, 1))
+
+    assert (carried > 0) == (length < 700)
+    assert end.response.status is ResponseStatus.COMPLETED
 
 
 # ---------------------------------------------------------------- once, or not at all
@@ -500,12 +546,18 @@ async def test_19_only_ones_own_is_summed_up(db: Database):
     assert forked.id != made.id
 
 
-async def test_what_cannot_be_summed_up_is_refused_in_numbers(db: Database):
+async def test_what_has_no_room_behind_a_summary_is_refused_in_numbers(db: Database):
+    """Before the model is asked: the same again would not help."""
     engine = EchoEngine()
     async with talking(db, engine) as talk:
-        source_id = await talk.begin("x" * 1_500)
-        with pytest.raises(PromptTooLong):
-            await talk.go_on(source_id)
+        source_id = await talk.begin("x" * 900)
+        with pytest.raises(PromptTooLong) as refused:
+            await talk.go_on(source_id, text="y" * 1_400)
+        assert await talk.conversations() == 1
+
+    assert refused.value.field == "leaf_id"
+    assert refused.value.needed_tokens > refused.value.limit_tokens == CARD.context_tokens
+    assert all(job.job_class is not JobClass.BACKGROUND for job in engine.jobs)
 
 
 @pytest.mark.usefixtures("one_day")

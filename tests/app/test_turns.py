@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from app.chat import turns
+from app.chat.ledger import Act
 from app.chat.stored import StoredLedger
 from app.db.base import Database
 from app.errors import NotFound, PromptTooLong
@@ -171,6 +172,42 @@ async def test_an_answer_that_ran_out_of_tokens_is_incomplete(db: Database):
     assert end.response.incomplete_reason == "max_output_tokens"
     assert end.response.usage is not None
     assert end.response.usage.output_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("most", "reason"), [(None, "context_full"), (8, "context_full"), (3, "max_output_tokens")]
+)
+async def test_an_answer_that_the_context_ends_is_told_from_one_that_its_limit_ends(
+    db: Database, most: int | None, reason: str
+):
+    """Neither is taken up again: there is no room for another word."""
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann, _, response = await started(domain, "")
+        await domain.ended(ann, response)
+        text = "x" * (CARD.context_tokens - len(engine.jobs[0].token_ids) - 3)
+        ann, _, response = await started(domain, text, max_tokens=most)
+        end = await domain.ended(ann, response)
+        with pytest.raises(PromptTooLong) as refused:
+            await domain.act(ann, Act.CONTINUE, end.response)
+
+    assert end.response.status is ResponseStatus.INCOMPLETE
+    assert end.response.incomplete_reason == reason
+    assert len(end.text) == 3
+    assert (refused.value.needed_tokens, refused.value.field) == (CARD.context_tokens + 1, "input")
+
+
+async def test_a_message_that_is_too_long_by_itself_is_told_from_a_full_conversation(db: Database):
+    async with open_domain(db, EchoEngine()) as domain:
+        ann = await new_person(db)
+        made = await domain.conversations.create(ann.user_id)
+        await domain.say(ann, made.id, "x" * 900)
+        with pytest.raises(PromptTooLong) as full:
+            await domain.say(ann, made.id, "x" * 900)
+        with pytest.raises(PromptTooLong) as alone:
+            await domain.say(ann, made.id, "x" * CARD.context_tokens)
+
+    assert (full.value.field, alone.value.field) == ("input", "text")
 
 
 async def test_the_usage_is_the_receipts(db: Database):

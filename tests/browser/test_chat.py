@@ -551,21 +551,6 @@ def test_a_message_that_is_too_long_comes_back_with_the_reason(page: Page):
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_a_full_conversation_goes_on_with_a_summary(page: Page):
-    send(page, "Name three rivers.")
-    wait_for_end(page)
-    full, text = page.url, " ".join(["word"] * 20_000)
-    send(page, text)
-
-    page.get_by_role("button", name="Go on with a summary").click()
-    page.wait_for_function("before => location.href !== before", arg=full, timeout=ANSWER_MS)
-    wait_for_end(page)
-
-    expect(page.locator(".question")).to_have_count(1)
-    assert stored(page)["role"] == "assistant"
-    expect(page.get_by_label("Message", exact=True)).to_have_value(text)
-
-
 READY = """tokens => {
     const told = document.querySelector("header .warmth.warm").innerText.split("tokens")[0];
     return Number(told.replace(/\\D/g, "")) >= tokens;
@@ -580,7 +565,8 @@ def test_the_page_tells_what_is_warm(page: Page):
     tokens = stored(page)["response"]["receipt"]["prompt_tokens"]
     expect(page.locator("header .warmth.warm")).to_contain_text("tokens of it are ready")
     page.wait_for_function(READY, arg=tokens)
-    expect(page.locator(".current .coal.warm")).to_be_visible()
+    dot = page.locator(".current").get_by_role("img", name=re.compile("^warm: .* are ready"))
+    expect(dot).to_be_visible()
 
     page.get_by_text("% of the context").click()
     page.get_by_label("Message", exact=True).fill("a" * 400)

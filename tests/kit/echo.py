@@ -221,6 +221,9 @@ class EchoEngine:
         stopped = wanted is None
         if self.ends_after is not None and self.ends_after < length:
             length, stopped = self.ends_after, True
+        room = self.card.context_tokens - len(job.token_ids)
+        if length > room:
+            length, stopped = room, False
         whole = reply_ids(job.token_ids, length)
         if job.job_class in self.says and wanted != 0:
             said = ids_of(self.says[job.job_class])

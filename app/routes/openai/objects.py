@@ -12,6 +12,7 @@ import msgspec
 from app.chat.asked import CacheAsked, Compared, Tools
 from app.chat.calls import written
 from app.chat.ledger import StoredResponse
+from app.chat.turns import CONTEXT_FULL, MAX_OUTPUT_TOKENS
 from app.errors import NotFound
 from app.events import ResponseView
 from app.routes.openai import schema
@@ -104,6 +105,10 @@ def _output_message(
     )
 
 
+_REASONS = {CONTEXT_FULL: MAX_OUTPUT_TOKENS}
+"""The dialect has no word for a full context: what is cut there is cut by its length."""
+
+
 def response_object(
     response: ResponseView, echo: Echo, output: tuple[schema.OutputItem, ...]
 ) -> schema.ResponseObject:
@@ -117,7 +122,9 @@ def response_object(
         conversation=schema.ConversationRef(id=named) if named else None,
         status=response.status,
         error=schema.ErrorDetail(code=error.code, message=error.message) if error else None,
-        incomplete_details=schema.IncompleteDetails(reason=reason) if reason else None,
+        incomplete_details=schema.IncompleteDetails(reason=_REASONS.get(reason, reason))
+        if reason
+        else None,
         instructions=echo.instructions,
         max_output_tokens=echo.limits.max_output_tokens,
         metadata=echo.metadata,

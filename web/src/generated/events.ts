@@ -354,6 +354,7 @@ export interface SummaryCreate {
   conversation_id: string;
   client_message_id: string;
   leaf_id: string;
+  text?: string;
 }
 
 export interface SummaryCreated {

@@ -148,8 +148,9 @@ export const api = {
     call<ConversationView>("PUT", `${conversationPath(id)}/leaf`, { message_id }),
   fork: (id: string, message_id: string) =>
     call<ConversationView>("POST", `${conversationPath(id)}/fork`, { message_id }),
-  summarise: (id: string, again: Again) =>
-    call<ConversationView>("POST", `${conversationPath(id)}/summary`, again),
+  /** `text` is to be said next: there will be room for it. */
+  summarise: (id: string, again: Again, text: string) =>
+    call<ConversationView>("POST", `${conversationPath(id)}/summary`, { ...again, text }),
   stopSummary: (id: string) => call<null>("DELETE", `${conversationPath(id)}/summary`),
   prune: (id: string, messageId: string) => call<null>("DELETE", messagePath(id, messageId)),
   /** What a page says that has no socket, under the name that its event stream gave it. */

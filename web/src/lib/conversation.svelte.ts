@@ -137,12 +137,17 @@ export class Conversation {
     return this.#made(api.fork(message.conversation_id, message.id));
   }
 
-  /** A new conversation that begins with a summary of this one: its id, or null and `trouble`. */
-  async summarise(): Promise<string | null> {
+  /**
+   * A new conversation that begins with a summary of this one and has room for `text`: its id, or null
+   * and `trouble`.
+   */
+  async summarise(text: string): Promise<string | null> {
     const leaf_id = leafOf(this.state);
     if (this.id === null || leaf_id === null) return null;
     this.isSummarising = true;
-    const id = await this.#made(api.summarise(this.id, { client_message_id: randomId(), leaf_id }));
+    const id = await this.#made(
+      api.summarise(this.id, { client_message_id: randomId(), leaf_id }, text),
+    );
     this.isSummarising = false;
     return id;
   }

@@ -14,10 +14,25 @@ export function endWords(messages: readonly MessageView[], responseId: string | 
     case "failed":
       return strings.answerFailed;
     case "incomplete":
-      return response.incomplete_reason === "interrupted"
-        ? strings.answerInterrupted
-        : strings.answerCutOff;
+      return cutWords(response.incomplete_reason, {
+        interrupted: strings.answerInterrupted,
+        full: strings.answerFilled,
+        otherwise: strings.answerCutOff,
+      });
     default:
       return "";
   }
+}
+
+/** By what cut an answer off. */
+export interface Cuts {
+  readonly interrupted: string;
+  /** The model can read no more. */
+  readonly full: string;
+  readonly otherwise: string;
+}
+
+export function cutWords(reason: string | null | undefined, words: Cuts): string {
+  if (reason === "interrupted") return words.interrupted;
+  return reason === "context_full" ? words.full : words.otherwise;
 }

@@ -10,6 +10,8 @@ export class Session {
   /** The login ended by itself; the page asks for the password and goes on where it was. */
   isExpired = $state(false);
   trouble = $state.raw<ApiError | null>(null);
+  /** Why the last attempt to sign out failed. */
+  staying = $state.raw<ApiError | null>(null);
 
   constructor() {
     onSignedOut(() => this.expire());
@@ -44,8 +46,16 @@ export class Session {
     this.#signedIn(await api.choosePassword(token, password));
   }
 
+  /** Where the server is not reached, nobody is signed out, and `staying` says so. */
   async signOut(): Promise<void> {
-    await api.logout();
+    this.staying = null;
+    try {
+      await api.logout();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.staying = error.status === 401 ? null : error;
+      if (this.staying) return;
+    }
     this.gone();
   }
 
@@ -71,5 +81,6 @@ export class Session {
     this.isKnown = true;
     this.isExpired = false;
     this.trouble = null;
+    this.staying = null;
   }
 }

@@ -53,6 +53,17 @@ describe("what went wrong", () => {
     expect(told(fault({ code: "context_length_exceeded" }), false).way).toBeNull();
   });
 
+  it.each([
+    ["input", "summary"],
+    ["leaf_id", "anew"],
+    ["text", null],
+  ])("where %s has no room: %s", (field, way) => {
+    const error = fault({ code: "context_length_exceeded", field });
+
+    expect(told(error, true).way).toBe(way);
+    expect(words(error)).not.toContain("In its own words");
+  });
+
   it("names the quota, and when there is room again", () => {
     const quota = { kind: "requests_per_day", limit: 1200, resets_at: 1_780_272_000 };
 

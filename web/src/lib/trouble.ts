@@ -7,8 +7,11 @@ import { count, duration, moment, size } from "./format";
 
 type Named<T> = Readonly<Record<string, T>>;
 
-/** `again`: the same once more may succeed; `summary`: a new conversation goes on from this one. */
-export type Way = "again" | "summary" | null;
+/**
+ * `again`: the same once more may succeed; `summary`: a new conversation goes on from this one; `anew`:
+ * not even behind a summary is there room, but perhaps with nothing before it.
+ */
+export type Way = "again" | "summary" | "anew" | null;
 
 export interface Told {
   readonly words: string;
@@ -53,9 +56,15 @@ function lastName(field: string | null): string {
   );
 }
 
-function way({ code, quota }: ApiError, isBegun: boolean): Way {
-  if (code === "context_length_exceeded" && isBegun) return "summary";
+function way({ code, field, quota }: ApiError, isBegun: boolean): Way {
+  if (code === "context_length_exceeded") return isBegun ? roomier(field) : null;
   return PASSING.has(code) || quota?.kind === "generations" ? "again" : null;
+}
+
+/** By what the server says has no room: a message alone, one behind a summary, or all together. */
+function roomier(field: string | null): Way {
+  if (field === "text") return null;
+  return field === "leaf_id" ? "anew" : "summary";
 }
 
 function quotaWords({ kind, limit, resets_at }: QuotaFault): string {

@@ -1,4 +1,5 @@
 import type en from "./admin.en";
+import { many } from "./language";
 import office from "./office.de";
 
 const de: typeof en = {
@@ -67,7 +68,7 @@ const de: typeof en = {
   pool: {
     title: "Der Blockvorrat",
     lead: "Jeder Block ist in genau einem Zustand, darum füllen die Farben immer den ganzen Vorrat. Wenig Freies schadet nicht, solange viel im Cache liegt: Das weicht, wenn Platz gebraucht wird.",
-    sum: (sum: string, size: string) => `${sum} Blöcke, ${size}`,
+    sum: (sum: string, size: string) => `${many(sum, "Block", "Blöcke")}, ${size}`,
     pinnedBy: (classes) => `Was festhält, auch während es in Gebrauch ist: ${classes}.`,
     pin: (name: string, blocks: string) => `${name} ${blocks}`,
     cells: (isSingle: boolean, blocks: string) =>
@@ -175,7 +176,7 @@ const de: typeof en = {
     last: "Letzter Zug",
     acts: "Aktionen",
     blocks: (all: string, pinned: string, shared: string) =>
-      `${all} Blöcke, ${pinned} festgehalten, ${shared} geteilt`,
+      `${many(all, "Block", "Blöcke")}, ${pinned} festgehalten, ${shared} geteilt`,
     inMemory: (size: string) => `${size} im Speicher`,
     onDisk: (size: string) => `${size} auf der Platte`,
     turn: (added: string, cached: string) => `${added} neu, ${cached} gecacht`,
@@ -191,7 +192,7 @@ const de: typeof en = {
     evict: "Verdrängen",
     evictTitle: "KV dieser Unterhaltung verdrängen?",
     evictWords: (tokens: string) =>
-      `${tokens} Token verlassen jede Ebene. Nichts Gesagtes geht verloren; der nächste Zug berechnet sie noch einmal.`,
+      `${many(tokens, "Token verlässt", "Token verlassen")} jede Ebene. Nichts Gesagtes geht verloren; der nächste Zug berechnet es noch einmal.`,
   },
   warmth: { warm: "Warm", parked: "Geparkt", cold: "Kalt" },
   classes: {
@@ -209,7 +210,7 @@ const de: typeof en = {
     label: "Der Präfixbaum",
     whole: "Ganzer Baum",
     parts: (nodes) => (nodes === 1 ? "1 Teil." : `${nodes} Teile.`),
-    leftOut: (nodes: string) => `${nodes} kleinere sind weggelassen.`,
+    leftOut: (nodes: string) => `${many(nodes, "kleinerer ist", "kleinere sind")} weggelassen.`,
     empty: "Der Cache ist leer. Sobald jemand mit dem Modell spricht, wächst er hier.",
     table: "Als Tabelle",
     node: "Zweig",
@@ -232,7 +233,7 @@ const de: typeof en = {
     },
     operator: "Von allen geteilt",
     told: (tokens: string, hits: string, paths: string) =>
-      `${tokens} Token, ${hits} Treffer, ${paths} Unterhaltungen`,
+      `${tokens} Token, ${hits} Treffer, ${many(paths, "Unterhaltung", "Unterhaltungen")}`,
   },
 
   ...office,

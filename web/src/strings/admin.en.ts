@@ -1,5 +1,6 @@
 // English, and the form that every other language has.
 
+import { many } from "./language";
 import office from "./office.en";
 
 export default {
@@ -68,7 +69,7 @@ export default {
   pool: {
     title: "The block pool",
     lead: "Every block is in one state, so the colours always fill the pool. Little free is fine while much is cached: cached blocks give way when room is needed.",
-    sum: (sum: string, size: string) => `${sum} blocks, ${size}`,
+    sum: (sum: string, size: string) => `${many(sum, "block", "blocks")}, ${size}`,
     pinnedBy: (classes: string) => `What pins, also while it is in use: ${classes}.`,
     pin: (name: string, blocks: string) => `${name} ${blocks}`,
     cells: (isSingle: boolean, blocks: string) =>
@@ -176,7 +177,7 @@ export default {
     last: "Last turn",
     acts: "Actions",
     blocks: (all: string, pinned: string, shared: string) =>
-      `${all} blocks, ${pinned} pinned, ${shared} shared`,
+      `${many(all, "block", "blocks")}, ${pinned} pinned, ${shared} shared`,
     inMemory: (size: string) => `${size} in memory`,
     onDisk: (size: string) => `${size} on disk`,
     turn: (added: string, cached: string) => `${added} new, ${cached} cached`,
@@ -192,7 +193,7 @@ export default {
     evict: "Evict",
     evictTitle: "Evict this conversation’s KV?",
     evictWords: (tokens: string) =>
-      `${tokens} tokens leave every tier. Nothing that was said is lost; the next turn computes them again.`,
+      `${many(tokens, "token leaves", "tokens leave")} every tier. Nothing that was said is lost; the next turn computes it again.`,
   },
   warmth: { warm: "Warm", parked: "Parked", cold: "Cold" },
   classes: {
@@ -210,7 +211,7 @@ export default {
     label: "The prefix tree",
     whole: "Whole tree",
     parts: (nodes: number) => (nodes === 1 ? "1 part." : `${nodes} parts.`),
-    leftOut: (nodes: string) => `${nodes} smaller ones are left out.`,
+    leftOut: (nodes: string) => `${many(nodes, "smaller one is", "smaller ones are")} left out.`,
     empty: "The cache is empty. Once somebody talks to the model, it grows here.",
     table: "As a table",
     node: "Branch",
@@ -233,7 +234,11 @@ export default {
     },
     operator: "Shared by all",
     told: (tokens: string, hits: string, paths: string) =>
-      `${tokens} tokens, ${hits} hits, ${paths} conversations`,
+      [
+        many(tokens, "token", "tokens"),
+        many(hits, "hit", "hits"),
+        many(paths, "conversation", "conversations"),
+      ].join(", "),
   },
 
   ...office,

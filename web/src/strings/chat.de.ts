@@ -1,6 +1,7 @@
 // Readers are addressed as “du”.
 
 import type en from "./chat.en";
+import { many } from "./language";
 
 const de: typeof en = {
   // ---------------------------------------------------------------- everywhere
@@ -58,6 +59,7 @@ const de: typeof en = {
   takeOut: "Alle Unterhaltungen exportieren",
   settings: "Einstellungen",
   signOut: "Abmelden",
+  stillSignedIn: "Du bist noch angemeldet.",
   findAndDo: "Finden und tun",
   paletteKey: (isMac) => (isMac ? "⌘ K" : "Strg K"),
   dashboard: "Was der Cache bringt",
@@ -65,7 +67,7 @@ const de: typeof en = {
   importFile: "Datei mit Unterhaltungen",
   reading: (file) => `„${file}“ wird gelesen …`,
   cameIn: (conversations, messages) =>
-    `Importierte Unterhaltungen: ${conversations}, mit ${messages} Nachrichten.`,
+    `Importierte Unterhaltungen: ${conversations}, mit ${many(messages, "Nachricht", "Nachrichten")}.`,
 
   // ---------------------------------------------------------------- the conversation
   conversation: "Unterhaltung",
@@ -90,6 +92,7 @@ const de: typeof en = {
   answerFailed: "Die Antwort ist fehlgeschlagen.",
   answerCutOff: "Die Antwort wurde abgeschnitten.",
   answerInterrupted: "Die Antwort wurde unterbrochen.",
+  answerFilled: "Die Antwort ist zu Ende, denn die Unterhaltung ist voll.",
 
   // ---------------------------------------------------------------- one message
   youSaid: "Du",
@@ -99,6 +102,7 @@ const de: typeof en = {
   failed: "Diese Antwort ist fehlgeschlagen.",
   interrupted: "Der Server wurde mitten in der Antwort beendet; so weit hatte er sie gespeichert.",
   cutOff: "Abgeschnitten: Länger darf eine Antwort nicht sein.",
+  contextEnded: "Die Unterhaltung ist voll: Mehr kann das Modell auf einmal nicht lesen.",
   goOn: "Weiter",
   versions: "Fassungen",
   versionBefore: "Die Fassung davor",
@@ -131,11 +135,15 @@ const de: typeof en = {
   contextFull: (percent) => `${percent} % des Kontexts`,
   contextUsed: (tokens, limit) =>
     `Diese Unterhaltung nimmt ${tokens} der ${limit} Token ein, die das Modell auf einmal lesen kann.`,
+  contextAbout: (tokens, limit) =>
+    `Diese Unterhaltung nimmt etwa ${tokens} der ${limit} Token ein, die das Modell auf einmal lesen kann; genau sagt es die nächste Antwort.`,
   contextNearly: "Er ist fast voll. Danach geht es mit einer Zusammenfassung weiter.",
-  typedAbout: (tokens) => `Was du geschrieben hast, sind etwa ${tokens} Token.`,
+  typedAbout: (tokens) => `Was du geschrieben hast, hat etwa ${tokens} Token.`,
   kept: "Was du geschrieben hast, ist noch da.",
   tooLong: (tokens, room) =>
-    `Das sind etwa ${tokens} Token, und Platz ist für ${room}. Es wird nicht passen.`,
+    `Das hat etwa ${tokens} Token, und Platz ist für ${room}. Es wird nicht passen.`,
+  overlong: (over, most) =>
+    `${over} Zeichen zu viel: Bis zu ${most} passen hinein. Nichts wird abgeschnitten; kürze es, bevor es hinausgeht.`,
   summarise: "Mit einer Zusammenfassung weiter",
   summarising: "Eine Zusammenfassung wird geschrieben; mit ihr beginnt eine neue Unterhaltung.",
 
@@ -162,7 +170,12 @@ const de: typeof en = {
     others: "aus deinen anderen Unterhaltungen",
     computed: "neu",
   },
-  restored: (tokens) => `${tokens} der Token aus dem Cache waren geparkt und wurden geholt.`,
+  restored: (tokens) =>
+    many(
+      tokens,
+      "der Token aus dem Cache war geparkt und wurde geholt.",
+      "der Token aus dem Cache waren geparkt und wurden geholt.",
+    ),
   differsAt: (token) => `Das erste Token, das anders ist, hat die Nummer ${token}.`,
   times: (waited, read, tokens, wrote) =>
     `Gewartet ${waited}, Neues gelesen in ${read}, ${tokens} Token geschrieben in ${wrote}`,
@@ -182,10 +195,15 @@ const de: typeof en = {
   },
   warmth: { warm: "warm", parked: "geparkt", cold: "kalt" },
   isWarm: (tokens) =>
-    `${tokens} Token davon sind bereit: Die nächste Frage berechnet nur, was neu ist.`,
+    `${many(tokens, "Token davon ist", "Token davon sind")} bereit: Die nächste Frage berechnet nur, was neu ist.`,
   isPartlyWarm: (ready, rest) =>
-    `${ready} Token davon sind bereit: Die nächste Frage berechnet die anderen ${rest} und Neues.`,
-  isParked: (tokens) => `${tokens} Token davon sind geparkt: Die nächste Frage holt sie erst.`,
+    `${many(ready, "Token davon ist", "Token davon sind")} bereit: Die nächste Frage berechnet noch ${rest} und Neues.`,
+  isParked: (tokens) =>
+    many(
+      tokens,
+      "Token davon ist geparkt: Die nächste Frage holt es erst.",
+      "Token davon sind geparkt: Die nächste Frage holt sie erst.",
+    ),
   isCold: "Sie ist abgekühlt: Die nächste Frage berechnet sie neu, einmal.",
 };
 

@@ -1,5 +1,7 @@
 // English, and the form that every other language has. Numbers come in already written out.
 
+import { many } from "./language";
+
 export default {
   // ---------------------------------------------------------------- everywhere
   loading: "Keepwarm is loading.",
@@ -56,6 +58,7 @@ export default {
   takeOut: "Export all conversations",
   settings: "Settings",
   signOut: "Sign out",
+  stillSignedIn: "You are still signed in.",
   findAndDo: "Find and do",
   paletteKey: (isMac: boolean): string => (isMac ? "⌘ K" : "Ctrl K"),
   dashboard: "What the cache does",
@@ -63,7 +66,7 @@ export default {
   importFile: "File of conversations",
   reading: (file: string) => `“${file}” is being read…`,
   cameIn: (conversations: string, messages: string) =>
-    `Imported conversations: ${conversations}, with ${messages} messages.`,
+    `Imported conversations: ${conversations}, with ${many(messages, "message", "messages")}.`,
 
   // ---------------------------------------------------------------- the conversation
   conversation: "Conversation",
@@ -71,7 +74,7 @@ export default {
   conversationLoading: "The conversation is loading.",
   conversationGone: "This conversation is not here any more.",
   showEarlier: "Show what was said before",
-  showAll: (characters: string) => `Show all ${characters} characters`,
+  showAll: (characters: string) => `Show all ${many(characters, "character", "characters")}`,
   startNew: "Start a new one",
   question: "What shall we talk about?",
   promise: "Every turn computes only what is new. The rest is kept warm.",
@@ -88,6 +91,7 @@ export default {
   answerFailed: "The answer failed.",
   answerCutOff: "The answer was cut off.",
   answerInterrupted: "The answer was interrupted.",
+  answerFilled: "The answer ended, for the conversation is full.",
 
   // ---------------------------------------------------------------- one message
   youSaid: "You",
@@ -97,6 +101,7 @@ export default {
   failed: "This answer failed.",
   interrupted: "The server was stopped in mid-answer; this is what it had saved.",
   cutOff: "Cut off: the longest answer that is allowed was reached.",
+  contextEnded: "The conversation is full: the model cannot read more than this at once.",
   goOn: "Continue",
   versions: "Versions",
   versionBefore: "The version before",
@@ -129,11 +134,16 @@ export default {
   contextFull: (percent: string) => `${percent} % of the context`,
   contextUsed: (tokens: string, limit: string) =>
     `This conversation takes ${tokens} of the ${limit} tokens that the model can read at once.`,
+  contextAbout: (tokens: string, limit: string) =>
+    `This conversation takes about ${tokens} of the ${limit} tokens that the model can read at once; its next answer tells exactly.`,
   contextNearly: "It is nearly full. After that you can go on with a summary of it.",
-  typedAbout: (tokens: string) => `What you have written is about ${tokens} tokens.`,
+  typedAbout: (tokens: string) =>
+    `What you have written is about ${many(tokens, "token", "tokens")}.`,
   kept: "What you wrote is kept.",
   tooLong: (tokens: string, room: string) =>
-    `This is about ${tokens} tokens, and there is room for ${room}. It will not fit.`,
+    `This is about ${many(tokens, "token", "tokens")}, and there is room for ${room}. It will not fit.`,
+  overlong: (over: string, most: string) =>
+    `${many(over, "character", "characters")} too many: up to ${most} fit. Nothing is cut off; shorten it before it goes out.`,
   summarise: "Go on with a summary",
   summarising: "A summary is being written; a new conversation will begin with it.",
 
@@ -151,7 +161,7 @@ export default {
   newTokens: (tokens: string) => `${tokens} new`,
   fromCache: (tokens: string) => `${tokens} from cache`,
   firstToken: (time: string) => `first token ${time}`,
-  prompt: (tokens: string) => `A prompt of ${tokens} tokens`,
+  prompt: (tokens: string) => `A prompt of ${many(tokens, "token", "tokens")}`,
   sources: {
     template: "from the model’s own opening, shared",
     persona: "from the persona, shared",
@@ -160,10 +170,11 @@ export default {
     others: "from your other conversations",
     computed: "new",
   },
-  restored: (tokens: string) => `${tokens} of the tokens from the cache were parked, and fetched.`,
+  restored: (tokens: string) =>
+    `${many(tokens, "of the tokens from the cache was", "of the tokens from the cache were")} parked, and fetched.`,
   differsAt: (token: string) => `The first token that differs is number ${token}.`,
   times: (waited: string, read: string, tokens: string, wrote: string) =>
-    `Waited ${waited}, read what was new in ${read}, wrote ${tokens} tokens in ${wrote}`,
+    `Waited ${waited}, read what was new in ${read}, wrote ${many(tokens, "token", "tokens")} in ${wrote}`,
   speed: (tokens: string) => `${tokens} a second`,
   misses: {
     first_turn: "This was the conversation’s first turn, so nothing of it was warm yet.",
@@ -180,10 +191,14 @@ export default {
   },
   warmth: { warm: "warm", parked: "parked", cold: "cold" },
   isWarm: (tokens: string) =>
-    `${tokens} tokens of it are ready: the next turn computes only what is new.`,
+    `${many(tokens, "token of it is", "tokens of it are")} ready: the next turn computes only what is new.`,
   isPartlyWarm: (ready: string, rest: string) =>
-    `${ready} tokens of it are ready: the next turn computes the other ${rest} and what is new.`,
+    `${many(ready, "token of it is", "tokens of it are")} ready: the next turn computes the other ${rest} and what is new.`,
   isParked: (tokens: string) =>
-    `${tokens} tokens of it are parked: the next turn fetches them first.`,
+    many(
+      tokens,
+      "token of it is parked: the next turn fetches it first.",
+      "tokens of it are parked: the next turn fetches them first.",
+    ),
   isCold: "It has cooled down: the next turn computes it again, once.",
 };

@@ -1,4 +1,5 @@
 import type en from "./faults.en";
+import { many } from "./language";
 
 const de: typeof en = {
   codes: {
@@ -76,7 +77,8 @@ const de: typeof en = {
     },
     context_length_exceeded: {
       instructions: "Das hat mehr Token, als das Modell auf einmal lesen kann.",
-      text: "Das hat mehr Token, als das Modell auf einmal lesen kann.",
+      leaf_id: "Selbst hinter einer Zusammenfassung der Unterhaltung wäre dafür kein Platz.",
+      text: "Das allein hat mehr Token, als das Modell auf einmal lesen kann. Kürze es.",
     },
     invalid_request: {
       allowed: "Ein Kontingent ist eine ganze Zahl, von 0 an aufwärts.",
@@ -108,12 +110,13 @@ const de: typeof en = {
       tokens_per_day: (allowed) =>
         `Vom heutigen Kontingent an Token ist dafür zu wenig übrig (${allowed} am Tag).`,
       generations: (allowed) =>
-        `Es werden schon ${allowed} deiner Antworten geschrieben; mehr zugleich geht nicht. Warte auf eine oder halte sie an.`,
-      sockets: (allowed) => `Du hast ${allowed} Seiten offen; mehr geht nicht. Schließ eine.`,
+        `${many(allowed, "deiner Antworten wird", "deiner Antworten werden")} schon geschrieben; mehr zugleich geht nicht. Warte auf eine oder halte sie an.`,
+      sockets: (allowed) =>
+        `Du hast ${many(allowed, "Seite", "Seiten")} offen; mehr geht nicht. Schließ eine.`,
       stored_bytes: (allowed) =>
         `Deine Unterhaltungen füllen die ${allowed}, die du speichern darfst. Lösch einige.`,
       kept_warm_bytes: (allowed) =>
-        `Du darfst ${allowed} warm halten, und die sind vergeben. Lass erst eine andere Unterhaltung ruhen.`,
+        `Mehr als ${allowed} darfst du nicht warm halten, und das ist vergeben. Lass erst eine andere Unterhaltung ruhen.`,
     },
     otherwise: (allowed) => `Dein Kontingent von ${allowed} ist verbraucht.`,
     until: (time) => `Platz ist wieder ab ${time}.`,

@@ -1,6 +1,7 @@
 // What went wrong, for whoever is concerned: English, and the form that every other language has.
 
 import type { Code } from "../generated/codes";
+import { many } from "./language";
 
 export default {
   /** By its code; `unreached` is the page's own. */
@@ -75,7 +76,8 @@ export default {
     },
     context_length_exceeded: {
       instructions: "This has more tokens than the model can read at once.",
-      text: "This has more tokens than the model can read at once.",
+      leaf_id: "Even behind a summary of the conversation there would be no room for this.",
+      text: "This alone has more tokens than the model can read at once. Shorten it.",
     },
     invalid_request: {
       allowed: "A quota is a whole number, from 0 upwards.",
@@ -108,9 +110,9 @@ export default {
       tokens_per_day: (allowed: string) =>
         `Today’s quota of tokens has too few left for this (${allowed} a day).`,
       generations: (allowed: string) =>
-        `${allowed} of your answers are being written, and more at once are not allowed. Wait for one, or stop it.`,
+        `${many(allowed, "of your answers is", "of your answers are")} being written, and more at once are not allowed. Wait for one, or stop it.`,
       sockets: (allowed: string) =>
-        `You have ${allowed} pages open, and more are not allowed. Close one.`,
+        `You have ${many(allowed, "page", "pages")} open, and more are not allowed. Close one.`,
       stored_bytes: (allowed: string) =>
         `Your conversations fill the ${allowed} that you may store. Delete some to make room.`,
       kept_warm_bytes: (allowed: string) =>

@@ -22,6 +22,10 @@ export const others = Object.entries(LANGUAGES).filter(([tag]) => tag !== langua
   string,
 ][];
 
+/** "1 page", "2 pages": of a number that is written out already. */
+export const many = (written: string, one: string, more: string): string =>
+  `${written} ${written === "1" ? one : more}`;
+
 /** The page is loaded anew: what is drawn already has its words. */
 export function choose(wished: Language): void {
   localStorage.setItem(KEY, wished);

@@ -1,3 +1,4 @@
+import { many } from "./language";
 import type en from "./office.en";
 
 const de: typeof en = {
@@ -13,7 +14,7 @@ const de: typeof en = {
     tokens: "Token",
     tokensWords: (computed: string, cached: string, written: string) =>
       `${computed} berechnet, ${cached} gecacht, ${written} geschrieben`,
-    turns: (count: string) => `${count} Züge`,
+    turns: (count: string) => many(count, "Zug", "Züge"),
     seen: "Zuletzt da",
     never: "nie",
     acts: "Aktionen",

@@ -1,5 +1,7 @@
 // People and the server, for the administrators’ page: English.
 
+import { many } from "./language";
+
 export default {
   people: {
     lead: "Everybody with an account, and what they have come to so far.",
@@ -13,7 +15,7 @@ export default {
     tokens: "Tokens",
     tokensWords: (computed: string, cached: string, written: string) =>
       `${computed} computed, ${cached} cached, ${written} written`,
-    turns: (count: string) => `${count} turns`,
+    turns: (count: string) => many(count, "turn", "turns"),
     seen: "Last seen",
     never: "never",
     acts: "Actions",

@@ -125,7 +125,8 @@ const de: typeof en = {
   pickedDocuments: (count, isOne) => (isOne ? "1 Dokument" : `${count} Dokumente`),
   comesAlong: "gehört zur Persona",
   weight: (tokens) => `Am Kopf: ${tokens}.`,
-  weightWarm: (tokens) => `Davon werden ${tokens} für alle warm gehalten.`,
+  weightWarm: (tokens) =>
+    `Davon ${tokens === "1" ? "wird" : "werden"} ${tokens} für alle warm gehalten.`,
   weightOnce: "Die erste Unterhaltung liest es; jede weitere findet es im Cache.",
   beganWith: "Womit diese Unterhaltung begann",
   moveOn: "Neueste Version nehmen",

@@ -1,5 +1,7 @@
 // English, and the form that every other language has. Numbers and dates come in written out.
 
+import { many } from "./language";
+
 export default {
   settings: "Settings",
   sections: "Sections",
@@ -34,7 +36,7 @@ export default {
 
   // ---------------------------------------------------------------- the library
   tokens: (tokens: string, isOne: boolean) => (isOne ? "1 token" : `${tokens} tokens`),
-  tokensOrMore: (tokens: string) => `${tokens} tokens or more`,
+  tokensOrMore: (tokens: string) => `${many(tokens, "token", "tokens")} or more`,
   notCounted: "not counted yet",
   warm: "kept warm",
   version: (version: string) => `version ${version}`,
@@ -124,7 +126,8 @@ export default {
   pickedDocuments: (count: string, isOne: boolean) => (isOne ? "1 document" : `${count} documents`),
   comesAlong: "comes with the persona",
   weight: (tokens: string) => `At the head: ${tokens}.`,
-  weightWarm: (tokens: string) => `Of these ${tokens} are kept warm for everybody.`,
+  weightWarm: (tokens: string) =>
+    `Of these ${tokens} ${tokens === "1" ? "is" : "are"} kept warm for everybody.`,
   weightOnce: "The first conversation reads it; every later one finds it in the cache.",
   beganWith: "What this conversation began with",
   moveOn: "Take the newest version",

@@ -44,6 +44,31 @@ describe("the catalogues", () => {
   });
 });
 
+describe("one of a thing", () => {
+  const MANY =
+    /(?<![\d.,])1 (?:\p{L}+ ){0,2}(tokens|pages|messages|conversations|blocks|turns|hits|answers are|characters|ones|members|documents|parts|were|are|Seiten|Nachrichten|Unterhaltungen|Blöcke|Züge|Teile|Mitglieder|Dokumente|kleinere|werden|sind|waren)(?!\p{L})/u;
+  const files = readdirSync(HERE)
+    .map((file) => /^(\w+)\.(en|de)\.ts$/.exec(file)?.slice(1) ?? [])
+    .filter(([area]) => area !== undefined);
+
+  it.each(files)("is never many in %s.%s", async (area, language) => {
+    const { default: found } = (await import(`./${area}.${language}.ts`)) as Module;
+
+    // Whichever way a function takes its figures.
+    const isMany = (ways: readonly string[]) => ways.every((said) => MANY.test(said));
+    expect([...saidOfOne(found)].filter(isMany)).toEqual([]);
+  });
+});
+
+/** What every function in a catalogue says where each of its figures is 1. */
+function* saidOfOne(found: unknown): Generator<string[]> {
+  if (typeof found === "function") {
+    const say = found as (...of: unknown[]) => unknown;
+    yield ["1", 1, true].map((one) => String(say(...Array<unknown>(found.length).fill(one))));
+  } else if (typeof found === "object" && found !== null)
+    for (const value of Object.values(found)) yield* saidOfOne(value);
+}
+
 describe("what the server refuses", () => {
   it.each(["en", ...OTHERS])("has words for each of its codes in %s", async (language) => {
     const { default: faults } = (await import(`./faults.${language}.ts`)) as typeof English;
