@@ -17,7 +17,7 @@ import typescript from "highlight.js/lib/languages/typescript";
 import xml from "highlight.js/lib/languages/xml";
 import yaml from "highlight.js/lib/languages/yaml";
 
-import { safeNodes } from "./markdown";
+import { safeNodes } from "./render";
 
 const LANGUAGES = {
   bash,

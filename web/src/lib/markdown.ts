@@ -1,23 +1,90 @@
 // An answer as blocks of safe HTML. Blocks that are closed keep their HTML, only the last block is
-// rendered again while it grows, and half-open syntax in it is closed for the moment.
-//
-// Raw HTML in an answer is text. Nothing is loaded from elsewhere: images are links. The sanitiser
-// comes last, on exactly the string that goes into the page.
+// rendered again while it grows, of a list or table its last pieces, and half-open syntax in it is closed
+// for the moment. What HTML that is, `render` knows.
 
-import DOMPurify from "dompurify";
-import { Marked, type Token, type Tokens } from "marked";
+import type { Tokens } from "marked";
 import remend from "remend";
-import { strings } from "../strings/chat";
+import {
+  fast,
+  goesOn,
+  type Grouped,
+  grouped,
+  isLoose,
+  isPieced,
+  loosens,
+  type Piece,
+  type Pieced,
+  standIn,
+} from "./pieces";
+import {
+  cellsOf,
+  type Direction,
+  direction,
+  marked,
+  REMEND,
+  type SafeHtml,
+  sanitised,
+} from "./render";
 
-export interface Block {
+interface Base {
   readonly key: number;
-  readonly html: SafeHtml;
   /** Nothing in it will change any more. */
   readonly closed: boolean;
 }
 
-interface Kept extends Block {
-  readonly raw: string;
+/** It and a row are the same objects for as long as nothing in them changes. */
+export interface Item {
+  readonly dir: Direction;
+  readonly html: SafeHtml;
+}
+
+export interface Row {
+  readonly cells: readonly SafeHtml[];
+}
+
+interface Html extends Base {
+  readonly kind: "html";
+  readonly html: SafeHtml;
+}
+
+export interface List extends Base {
+  readonly kind: "list";
+  readonly dir: Direction;
+  readonly ordered: boolean;
+  readonly start: number | undefined;
+  readonly pieces: readonly Item[];
+}
+
+export interface Table extends Base {
+  readonly kind: "table";
+  readonly dir: Direction;
+  readonly sides: readonly string[];
+  readonly head: Row;
+  readonly pieces: readonly Row[];
+}
+
+export type Block = Html | List | Table;
+
+/** What was rendered, and from what. */
+type Made<T> = T & { readonly raw: string; readonly isLoose: boolean };
+type MadePiece = Made<Item> | Made<Row>;
+type Kept = Block & { readonly raw: string };
+
+/** The first pieces of the first open block, which stand fast. */
+interface Fast {
+  readonly token: Pieced;
+  readonly pieces: readonly MadePiece[];
+  readonly isLoose: boolean;
+  /** One of them makes the list loose. */
+  readonly loosens: boolean;
+  /** Where the block begins in the text. */
+  readonly from: number;
+}
+
+interface Standing {
+  readonly closed: boolean;
+  /** Its end is the end of the text, which goes on. */
+  readonly growing: boolean;
 }
 
 // The last line may still join the block before it ("#" after a paragraph is a heading, "#x" is that
@@ -26,6 +93,7 @@ interface Kept extends Block {
 const OPEN_BLOCKS = 3;
 
 const NO_LINKS = "{}";
+const NOTHING = { source: "", stand: 0 };
 
 /** The blocks of one answer, fed with its whole text again and again as it grows. */
 export class Markdown {
@@ -33,34 +101,48 @@ export class Markdown {
   #read = 0;
   #kept: Kept[] = [];
   #closed = 0;
+  #fast: Fast | null = null;
   #links = NO_LINKS;
   #everLinked = false;
+  /** Characters that were read, and that were rendered, since it was made. */
+  readonly work = { read: 0, rendered: 0 };
 
   update(text: string, done: boolean): readonly Block[] {
     const whole = text.replace(/\r\n?/g, "\n");
     if (!whole.startsWith(this.#text) || done) this.#reset(whole, done);
     this.#text = whole;
 
-    const tokens = marked.lexer(whole.slice(this.#read));
-    const links = JSON.stringify(tokens.links);
-    // A link may be defined below what refers to it, also in a list or a quotation; and what looked
-    // like a definition may turn out to be none.
+    const { blocks, links } = this.#blocks(whole);
+    this.#relink(links, done);
+    // Before a list or table whose first pieces stand fast, all does.
+    const long = done ? -1 : blocks.findLastIndex(({ pieces }) => fast(pieces) > 0);
+    const closing = done ? blocks.length : Math.max(0, blocks.length - OPEN_BLOCKS, long);
+    const start = this.#closed;
+    this.#kept = [
+      ...this.#kept.slice(0, start),
+      ...blocks.map((block, i) => {
+        const closed = i < closing;
+        return this.#block(start + i, block, {
+          closed,
+          growing: !closed && i === blocks.length - 1,
+        });
+      }),
+    ];
+    this.#closed += closing;
+    this.#read += blocks.slice(0, closing).reduce((sum, { raw }) => sum + raw.length, 0);
+    if (closing > 0) this.#fast = null;
+    const first = blocks[closing];
+    if (first && long === closing) this.#fasten(first);
+    return this.#kept;
+  }
+
+  // A link may be defined below what refers to it, also in a list or a quotation; and what looked
+  // like a definition may turn out to be none.
+  #relink(links: string, done: boolean): void {
     this.#everLinked ||= links !== NO_LINKS;
     if (done ? this.#everLinked : links !== this.#links)
       this.#kept = this.#kept.slice(0, this.#closed);
     this.#links = links;
-    const blocks = grouped(tokens);
-    const closing = done ? blocks.length : Math.max(0, blocks.length - OPEN_BLOCKS);
-    const start = this.#closed;
-    this.#kept = [
-      ...this.#kept.slice(0, start),
-      ...blocks.map((block, i) =>
-        this.#block(start + i, block, i < closing, i === blocks.length - 1),
-      ),
-    ];
-    this.#closed += closing;
-    this.#read += blocks.slice(0, closing).reduce((sum, { raw }) => sum + raw.length, 0);
-    return this.#kept;
   }
 
   // At the end all is read once more as a whole, and HTML is kept where it is the same.
@@ -68,172 +150,120 @@ export class Markdown {
     if (!done || !whole.startsWith(this.#text)) this.#kept = [];
     this.#read = 0;
     this.#closed = 0;
+    this.#fast = null;
   }
 
-  #block(key: number, { raw, token }: Grouped, closed: boolean, last: boolean): Kept {
-    const before = this.#kept[key];
-    const growing = last && !closed;
-    const source = growing ? remend(raw, REMEND) : raw;
-    if (before?.raw === source) return before.closed === closed ? before : { ...before, closed };
-    const html = growing ? marked.parse(source, { async: false }) : marked.parser([token]);
-    return { key, raw: source, html: sanitised(html), closed };
-  }
-}
-
-interface Grouped {
-  readonly raw: string;
-  readonly token: Token;
-}
-
-/** Each block with the blank lines that follow it (and, at the start, precede it). */
-function grouped(tokens: readonly Token[]): Grouped[] {
-  const found: Grouped[] = [];
-  let before = "";
-  for (const token of tokens) {
-    const last = found.at(-1);
-    if (token.type !== "space") {
-      found.push({ raw: before + token.raw, token });
-      before = "";
-    } else if (last) {
-      found[found.length - 1] = { ...last, raw: last.raw + token.raw };
-    } else {
-      before = token.raw;
+  /** What is open, read anew; its first block without the pieces that stand fast. */
+  #blocks(whole: string): { blocks: Grouped[]; links: string } {
+    const stood = this.#fast;
+    const { source, stand } = stood ? standIn(stood.token, stood.isLoose) : NOTHING;
+    const tokens = this.#lexed(source + whole.slice(this.#read));
+    const blocks = grouped(tokens, source, stand);
+    if (stood && !goesOn(stood, blocks[0])) {
+      this.#read = stood.from;
+      this.#fast = null;
+      return this.#blocks(whole);
     }
+    return { blocks, links: JSON.stringify(tokens.links) };
   }
-  return found;
+
+  #lexed(source: string) {
+    this.work.read += source.length;
+    return marked.lexer(source);
+  }
+
+  #fasten({ token, lead, pieces }: Grouped): void {
+    const kept = this.#kept[this.#closed];
+    if (!isPieced(token) || !kept || kept.kind === "html") return;
+    const standing = pieces.slice(0, fast(pieces));
+    // A table's head is read once, and then stood in for.
+    const head = this.#fast ? 0 : standIn(token, false).source.length;
+    const before = this.#fast ?? {
+      token,
+      pieces: [],
+      isLoose: isLoose(token),
+      loosens: false,
+      from: this.#read,
+    };
+    const count = before.pieces.length + standing.length;
+    this.#fast = {
+      ...before,
+      pieces: (kept.pieces as readonly MadePiece[]).slice(0, count),
+      loosens: before.loosens || loosens(standing, true),
+    };
+    this.#read += lead + head + standing.reduce((sum, { raw }) => sum + raw.length, 0);
+  }
+
+  // ---------------------------------------------------------------- one block
+
+  #block(key: number, block: Grouped, standing: Standing): Kept {
+    const { token } = block;
+    return isPieced(token)
+      ? this.#pieced(key, token, block.pieces, standing)
+      : this.#whole(key, block, standing);
+  }
+
+  #whole(key: number, { raw, token }: Grouped, { closed, growing }: Standing): Kept {
+    const before = this.#kept[key];
+    const source = growing ? remend(raw, REMEND) : raw;
+    if (before?.kind === "html" && before.raw === source)
+      return before.closed === closed ? before : { ...before, closed };
+    this.work.rendered += source.length;
+    const html = growing ? marked.parse(source, { async: false }) : marked.parser([token]);
+    return { key, kind: "html", raw: source, html: sanitised(html), closed };
+  }
+
+  #pieced(key: number, token: Pieced, open: readonly Piece[], standing: Standing): Kept {
+    const stood = (key === this.#closed ? this.#fast : null) ?? {
+      token,
+      pieces: [],
+      isLoose: isLoose(token),
+    };
+    const known = this.#kept[key];
+    const before = known?.kind === stood.token.type ? known : null;
+    const was = (before?.pieces ?? []) as readonly MadePiece[];
+    const made = open.map((one, i) => {
+      const isGrowing = standing.growing && i === open.length - 1;
+      const piece = isGrowing ? this.#healed(stood.token, one, stood.isLoose) : one;
+      return this.#piece(piece, stood.isLoose, was[stood.pieces.length + i]);
+    });
+    const pieces = [...stood.pieces, ...made];
+    const base = { key, closed: standing.closed };
+    return stood.token.type === "list"
+      ? { ...base, ...listOf(stood.token as Tokens.List, pieces as Made<Item>[]) }
+      : { ...base, ...tableOf(stood.token as Tokens.Table, pieces as Made<Row>[], before) };
+  }
+
+  #piece({ raw: source, token }: Piece, loose: boolean, was: MadePiece | undefined): MadePiece {
+    const raw = source.replace(/\n$/, ""); // which comes when another piece follows
+    if (was?.raw === raw && was.isLoose === loose) return was;
+    this.work.rendered += raw.length;
+    const made = { raw, isLoose: loose };
+    if (!("type" in token)) return { ...made, cells: cellsOf(token) };
+    return { ...made, dir: direction([{ raw }]), html: sanitised(marked.parser(token.tokens)) };
+  }
+
+  /** The last piece with what is half open in it closed, where it stays one piece by that. */
+  #healed(first: Pieced, piece: Piece, loose: boolean): Piece {
+    const raw = remend(piece.raw, REMEND);
+    if (raw === piece.raw) return piece;
+    const { source, stand } = standIn(first, loose);
+    const [only, ...others] = grouped(this.#lexed(source + raw), source, stand);
+    const [healed, ...more] = only?.token.type === first.type ? only.pieces : [];
+    if (!healed || others.length + more.length > 0) return piece;
+    return { raw, token: healed.token };
+  }
 }
 
-// ---------------------------------------------------------------- Markdown -> HTML
-
-const REMEND = { linkMode: "text-only", images: false, katex: false, htmlTags: false } as const;
-
-const ESCAPES: Readonly<Record<string, string>> = {
-  "&": "&amp;",
-  "<": "&lt;",
-  ">": "&gt;",
-  '"': "&quot;",
-  "'": "&#39;",
-};
-const escaped = (text: string): string => text.replace(/[&<>"']/g, (c) => ESCAPES[c] ?? c);
-
-const SAFE_ADDRESS = /^(?:https?:\/\/|mailto:)/i;
-
-const marked = new Marked({ gfm: true, breaks: false });
-marked.use({
-  renderer: {
-    html({ text }) {
-      return /^<br\s*\/?>$/i.test(text) ? "<br>" : escaped(text);
-    },
-    paragraph({ tokens }) {
-      return `<p dir="auto">${this.parser.parseInline(tokens)}</p>`;
-    },
-    // Each message is a second-level heading of the page, so an answer's own begin at the third.
-    heading({ tokens, depth }) {
-      const level = Math.min(Math.max(depth, 2) + 1, 6);
-      const inner = this.parser.parseInline(tokens);
-      return `<h${level} dir="auto" class="level-${depth}">${inner}</h${level}>`;
-    },
-    blockquote({ raw, tokens }) {
-      return `<blockquote dir="${direction(raw)}">${this.parser.parse(tokens)}</blockquote>`;
-    },
-    list({ raw, ordered, start, items }) {
-      const tag = ordered ? "ol" : "ul";
-      const from = ordered && start !== 1 ? ` start="${start}"` : "";
-      const inner = items.map((item) => this.listitem(item)).join("");
-      return `<${tag}${from} dir="${direction(raw)}">\n${inner}</${tag}>\n`;
-    },
-    listitem({ raw, tokens }) {
-      return `<li dir="${direction(raw)}">${this.parser.parse(tokens)}</li>`;
-    },
-    checkbox({ checked }) {
-      return checked ? "☑ " : "☐ ";
-    },
-    link({ href, tokens }) {
-      return anchor(href, this.parser.parseInline(tokens));
-    },
-    image({ href, text }) {
-      return anchor(href, escaped(strings.image(text || href)));
-    },
-    code({ text, lang }) {
-      return codeBlock(text, /^[\w+#.-]*/.exec(lang ?? "")?.[0] ?? "");
-    },
-    table(token: Tokens.Table) {
-      const head = row(token.header, "th", (cell) => this.parser.parseInline(cell.tokens));
-      const rows = token.rows.map((cells) =>
-        row(cells, "td", (cell) => this.parser.parseInline(cell.tokens)),
-      );
-      return (
-        `<div class="table" dir="${direction(token.raw)}" tabindex="0" role="region" aria-label="${escaped(strings.table)}"><table>` +
-        `<thead>${head}</thead><tbody>${rows.join("")}</tbody></table></div>`
-      );
-    },
-  },
-});
-
-const RIGHT_TO_LEFT =
-  /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
-
-/** By the first letter. The browser's own "auto" passes over what stands in a child with a direction. */
-function direction(source: string): "ltr" | "rtl" {
-  const letter = /\p{L}/u.exec(source.replace(/\[[ x]\]/gi, ""))?.[0] ?? "";
-  return RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr";
+function listOf({ ordered, start }: Tokens.List, pieces: readonly Made<Item>[]) {
+  const from = ordered && start !== 1 ? Number(start) : undefined;
+  return { kind: "list", raw: "", dir: direction(pieces), ordered, start: from, pieces } as const;
 }
 
-function anchor(href: string, inner: string): string {
-  return SAFE_ADDRESS.test(href) ? `<a href="${escaped(href)}">${inner}</a>` : inner;
-}
-
-function codeBlock(text: string, lang: string): string {
-  return (
-    `<div class="code" dir="ltr"><div class="code-bar"><span>${escaped(lang || "text")}</span>` +
-    `<button type="button" class="copy">${escaped(strings.copy)}</button></div>` +
-    `<pre tabindex="0"><code class="language-${escaped(lang)}">${escaped(text)}\n</code></pre></div>`
-  );
-}
-
-function row(
-  cells: readonly Tokens.TableCell[],
-  tag: "th" | "td",
-  inner: (cell: Tokens.TableCell) => string,
-): string {
-  const written = cells.map(
-    (cell) => `<${tag} dir="auto" class="align-${cell.align ?? "start"}">${inner(cell)}</${tag}>`,
-  );
-  return `<tr>${written.join("")}</tr>`;
-}
-
-// ---------------------------------------------------------------- the last stop before the page
-
-const TAGS =
-  "p h3 h4 h5 h6 ul ol li blockquote pre code em strong del a br hr " +
-  "table thead tbody tr th td div span button";
-const PLAIN_ATTRIBUTES = "rel target class dir tabindex role aria-label type start".split(" ");
-
-const purifier = DOMPurify(window);
-purifier.addHook("afterSanitizeAttributes", (node) => {
-  if (node.tagName !== "A" || !node.hasAttribute("href")) return;
-  node.setAttribute("rel", "noopener noreferrer nofollow");
-  node.setAttribute("target", "_blank");
-});
-
-const RULES = {
-  ALLOWED_TAGS: TAGS.split(" "),
-  ALLOWED_ATTR: ["href", ...PLAIN_ATTRIBUTES],
-  // Every other value would have to look like an address of ours.
-  ADD_URI_SAFE_ATTR: PLAIN_ATTRIBUTES,
-  ALLOWED_URI_REGEXP: SAFE_ADDRESS,
-  ALLOW_ARIA_ATTR: false,
-  ALLOW_DATA_ATTR: false,
-};
-
-/** What the page takes as HTML; where the browser knows no trusted types, a string. */
-export type SafeHtml = ReturnType<typeof sanitised>;
-
-export function sanitised(html: string) {
-  return purifier.sanitize(html, { ...RULES, RETURN_TRUSTED_TYPE: true });
-}
-
-/** The same as nodes, for whoever puts them into the page by hand. */
-export function safeNodes(html: string): DocumentFragment {
-  return purifier.sanitize(html, { ...RULES, RETURN_DOM_FRAGMENT: true });
+function tableOf(token: Tokens.Table, pieces: readonly Made<Row>[], before: Kept | null) {
+  const raw = standIn(token, false).source;
+  const isSame = before?.kind === "table" && before.raw === raw;
+  const head = isSame ? before.head : { cells: cellsOf(token.header) };
+  const sides = token.align.map((side) => side ?? "start");
+  return { kind: "table", raw, dir: direction([{ raw }, ...pieces]), sides, head, pieces } as const;
 }
