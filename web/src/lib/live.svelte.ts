@@ -24,6 +24,8 @@ export class Live {
   /** Nothing comes just now; what is shown is of earlier. */
   isLost = $state(false);
   trouble = $state.raw<ApiError | null>(null);
+  /** Why the server lets no more of them in; null where it does, or is not reached. */
+  refusal = $state.raw<ApiError | null>(null);
   readonly range = $derived(RANGES[this.name]);
   readonly now = $derived(this.samples.at(-1) ?? null);
   /** Where the range begins, however little of it is known. */
@@ -37,6 +39,7 @@ export class Live {
     ),
   );
   #isStale = false;
+  #samples: Samples | null = null;
 
   /** `account` asks the server who this is by now, and tells whether it answered. */
   constructor(private readonly account: () => Promise<boolean>) {}
@@ -44,12 +47,18 @@ export class Live {
   /** Until the function that it gives is called. */
   open(): () => void {
     void this.#read();
-    const samples = new Samples({
+    const samples = (this.#samples = new Samples({
       hear: (sample) => this.#hear(sample),
       lost: () => this.#lose(),
+      refused: (why) => (this.refusal = why),
       look: this.account,
-    });
+    }));
     return () => samples.close();
+  }
+
+  /** After a refusal, without waiting any longer. */
+  again(): void {
+    this.#samples?.retry();
   }
 
   look(name: RangeName): void {
@@ -73,6 +82,7 @@ export class Live {
 
   #hear(sample: Figures): void {
     this.isLost = false;
+    this.refusal = null;
     if (this.#isStale) {
       void this.#read();
       // A role that changed between the last look and this connection is told by nobody else.

@@ -2,16 +2,11 @@ import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
 import type { Figures } from "../generated/admin";
+import { type Frame, Source, Wire } from "./ends";
 import { Samples } from "./samples";
 import { TRY_AGAIN_MS } from "./socket";
 
 const LONGEST_WAIT_MS = 10_000;
-
-interface Frame {
-  readonly type: string;
-  readonly at?: number;
-  readonly request_id?: string;
-}
 
 const sample = (at: number): Frame => ({ type: "figures", at });
 const refusal = (code: string): Frame & { error: object } => ({
@@ -20,94 +15,11 @@ const refusal = (code: string): Frame & { error: object } => ({
   error: { code, message: "", field: null, retry_after_s: null, quota: null },
 });
 
-/** A socket whose other end is the test: it lets in, tells, and cuts wherever it likes. */
-class Wire {
-  static all: Wire[] = [];
-
-  static get open(): Wire[] {
-    return Wire.all.filter((one) => !one.isOver);
-  }
-
-  /** The one that is open now. */
-  static get now(): Wire {
-    const [only, ...others] = Wire.open;
-    if (!only || others.length) throw new Error(`${Wire.open.length} sockets are open`);
-    return only;
-  }
-
-  onopen: (() => void) | null = null;
-  onmessage: ((event: { data: string }) => void) | null = null;
-  onclose: (() => void) | null = null;
-  readonly said: Frame[] = [];
-  isOver = false;
-
-  constructor(readonly url: string) {
-    Wire.all.push(this);
-  }
-
-  send(text: string): void {
-    this.said.push(JSON.parse(text) as Frame);
-  }
-
-  close(): void {
-    this.cut();
-  }
-
-  get saidTypes(): string[] {
-    return this.said.map(({ type }) => type);
-  }
-
-  tell(frame: Frame): void {
-    this.onmessage?.({ data: JSON.stringify(frame) });
-  }
-
-  greet(): void {
-    this.onopen?.();
-    this.tell({ type: "welcome" });
-  }
-
-  cut(): void {
-    if (this.isOver) return;
-    this.isOver = true;
-    this.onclose?.();
-  }
-}
-
-/** An event stream in the same way. */
-class Source {
-  static readonly CLOSED = 2;
-  static all: Source[] = [];
-
-  onmessage: ((event: { data: string }) => void) | null = null;
-  onerror: (() => void) | null = null;
-  readyState = 0;
-
-  constructor(readonly url: string) {
-    Source.all.push(this);
-  }
-
-  static get open(): Source[] {
-    return Source.all.filter((one) => one.readyState !== Source.CLOSED);
-  }
-
-  tell(frame: Frame): void {
-    this.onmessage?.({ data: JSON.stringify(frame) });
-  }
-
-  close(): void {
-    this.readyState = Source.CLOSED;
-  }
-
-  refuse(): void {
-    this.close();
-    this.onerror?.();
-  }
-}
-
 describe("the samples of the dashboard", () => {
   let heard: number[];
   let losses: number;
   let looks: number;
+  let refusals: (string | undefined)[];
   let samples: Samples;
   let isReached: boolean;
   let isDismissed: boolean;
@@ -130,11 +42,13 @@ describe("the samples of the dashboard", () => {
     Source.all = [];
     heard = [];
     losses = looks = 0;
+    refusals = [];
     isReached = true;
     isDismissed = false;
     samples = new Samples({
       hear: ({ at }: Figures) => heard.push(at),
       lost: () => (losses += 1),
+      refused: (why) => refusals.push(why.quota?.kind),
       look,
     });
   }
@@ -232,6 +146,27 @@ describe("the samples of the dashboard", () => {
     Wire.now.tell(sample(1));
     expect(heard).toEqual([1]);
     expect(losses).toBeGreaterThan(0);
+  });
+
+  it("are not told at all where the account has too many open, and it is said why", async () => {
+    const tooMany = {
+      code: "quota_exceeded",
+      quota: { kind: "sockets", limit: 1, resets_at: null },
+    };
+    const answer = () => Promise.resolve(new Response(JSON.stringify(tooMany), { status: 429 }));
+    vi.stubGlobal("fetch", vi.fn(answer));
+    await block();
+    Source.open[0]?.refuse();
+    await pass(0);
+
+    expect(refusals).toEqual(["sockets"]);
+    await pass(LONGEST_WAIT_MS);
+    expect([Wire.open, Source.open]).toEqual([[], []]);
+
+    samples.retry();
+    Wire.now.greet();
+    Wire.now.tell(sample(1));
+    expect(heard).toEqual([1]);
   });
 
   it("never come over the stream while the server is not reached", async () => {

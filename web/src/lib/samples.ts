@@ -4,10 +4,13 @@
 // connecting -> told -> lost -> connecting ...
 //            -> told by the stream    after two refused upgrades of a server that answers; the socket is
 //                                     tried again each minute, and its first sample ends the stream
+//            -> refused               the server says that this is too much, of the stream too; the socket
+//                                     is tried again each minute, or when somebody wants it
 //
 // Wherever an account sees no figures any more, a look at it says so, and the page closes this.
 
 import type { Figures } from "../generated/admin";
+import { ApiError, fetched } from "./api";
 import { type FiguresWatch, type Hello, type OutwardFrame, PROTOCOL } from "../generated/events";
 import { backOffMs, REFUSALS, socketUrl, TRY_AGAIN_MS } from "./socket";
 
@@ -15,6 +18,8 @@ export interface Hearer {
   hear(sample: Figures): void;
   /** Nothing comes just now; it is tried again. */
   lost(): void;
+  /** The server is there and lets no more in: why. It is tried again later. */
+  refused(why: ApiError): void;
   /** Asks the server who this is by now; whether it answered. */
   look(): Promise<boolean>;
 }
@@ -45,6 +50,11 @@ export class Samples {
     document.removeEventListener("visibilitychange", this.#hurry);
     this.#endStream();
     this.#socket?.close();
+  }
+
+  /** Without waiting any longer. */
+  retry(): void {
+    this.#connect();
   }
 
   // ---------------------------------------------------------------- the socket
@@ -112,8 +122,20 @@ export class Samples {
       // The browser opens it again by itself, but for one that was refused.
       if (stream.readyState !== EventSource.CLOSED) return;
       this.#endStream();
-      this.#later(() => this.#connect());
+      void this.#asked();
     };
+  }
+
+  // Nor does it tell why that was: what is too much for the stream was too much for the socket too.
+  async #asked(): Promise<void> {
+    const hush = new AbortController();
+    const init = { signal: hush.signal, headers: { accept: "text/event-stream" } };
+    const why: unknown = await fetched(STREAM, init).catch((error: unknown) => error);
+    hush.abort();
+    if (this.#isClosed) return;
+    const isTooMuch = why instanceof ApiError && why.status === 429;
+    if (isTooMuch) this.#hearer.refused(why);
+    this.#later(() => this.#connect(), isTooMuch ? TRY_AGAIN_MS : undefined);
   }
 
   #endStream(): void {
@@ -132,10 +154,10 @@ export class Samples {
     if (!this.#stream) this.#hearer.lost();
   }
 
-  #later(act: () => void): void {
+  #later(act: () => void, least?: number): void {
     clearTimeout(this.#timer);
     if (this.#isClosed) return;
-    const wait = this.#stream ? TRY_AGAIN_MS : backOffMs(this.#attempt, Math.random());
+    const wait = least ?? (this.#stream ? TRY_AGAIN_MS : backOffMs(this.#attempt, Math.random()));
     this.#attempt += 1;
     this.#timer = setTimeout(act, wait);
   }
