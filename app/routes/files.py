@@ -7,6 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from app.chat.files import Extracted, Extraction
+from app.routes.cut import WAITS
 from app.routes.published.told import told
 
 LARGEST_FILE = 32 * 2**20
@@ -16,7 +17,7 @@ LARGEST_FILE = 32 * 2**20
     "/files/text",
     status_code=200,
     request_max_body_size=LARGEST_FILE,
-    opt=told(takes={"application/octet-stream": None}),
+    opt=WAITS | told(takes={"application/octet-stream": None}),
 )
 async def read_file(
     request: Request[Any, Any, Any],

@@ -12,6 +12,7 @@ from app.events import ConversationView
 from app.frames import ClientMessageId, Unsent
 from app.ids import ConversationId, MessageId
 from app.people.accounts import Principal
+from app.routes.cut import WAITS
 from app.routes.published.told import told
 
 
@@ -23,7 +24,7 @@ class NewSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What is to be said next, which there is to be room for; it is not stored."""
 
 
-@post("/conversations/{conversation_id:str}/summary", opt=told(fails=(409,)))
+@post("/conversations/{conversation_id:str}/summary", opt=WAITS | told(fails=(409,)))
 async def continue_with_summary(
     conversation_id: FromPath[str],
     data: JSONBody[NewSummary],

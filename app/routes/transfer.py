@@ -13,6 +13,7 @@ from app.chat.export import Export, markdown
 from app.chat.imports import Imported, Imports
 from app.ids import ConversationId
 from app.people.accounts import Principal
+from app.routes.cut import WAITS
 from app.routes.published.told import JSON, told
 
 LARGEST_IMPORT = 32 * 2**20
@@ -59,7 +60,7 @@ async def export_conversation(
 @post(
     "/import",
     request_max_body_size=LARGEST_IMPORT,
-    opt=told(takes={JSON: Archive | tuple[dict[str, Any], ...], "application/zip": None}),
+    opt=WAITS | told(takes={JSON: Archive | tuple[dict[str, Any], ...], "application/zip": None}),
 )
 async def import_conversations(
     request: Request[Any, Any, Any],
