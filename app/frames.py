@@ -262,7 +262,7 @@ class MessageAdded(msgspec.Struct, frozen=True, kw_only=True, tag="message.added
 
 
 class MessagesDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="messages.deleted"):
-    """A branch of a watched conversation is gone."""
+    """A branch of a watched conversation is gone; on the event stream, of any of one's own."""
 
     conversation_id: ConversationId
     message_ids: tuple[MessageId, ...]
@@ -388,6 +388,7 @@ StreamFrame = (
     PageOpened
     | ResponseStarted
     | MessageAdded
+    | MessagesDeleted
     | ConversationChanged
     | ConversationDeleted
     | ConversationWarmth

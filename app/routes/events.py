@@ -5,7 +5,7 @@ of their own (`conversations.py`).
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -71,7 +71,7 @@ async def watch_everything(
         ):
             opened = PageOpened(page_id=page.page_id, epoch=logs.epoch, user_id=user_id)
             await outbox.put(opened)
-            yield _notices(feed, outbox), _states(glance, outbox)
+            yield _notices(feed, outbox.put), _states(glance, outbox.put)
 
     return await stream(request, gate, tell)
 
@@ -101,17 +101,21 @@ async def type_draft(
     page.typist.hear(unsent_turn(Draft(**msgspec.structs.asdict(data))))
 
 
-async def _notices(feed: Feed, outbox: Frames) -> None:
+Put = Callable[[StreamFrame], Awaitable[None]]
+"""Nothing goes out that the published schema of the stream does not have: types are checked."""
+
+
+async def _notices(feed: Feed, put: Put) -> None:
     async for notice in feed:
         if feed.lost_notices:
             return
-        await outbox.put(notice)
+        await put(notice)
 
 
-async def _states(glance: Glance, outbox: Frames) -> None:
+async def _states(glance: Glance, put: Put) -> None:
     while True:
         for frame in await glance.frames():
-            await outbox.put(frame)
+            await put(frame)
 
 
 handlers = [watch_everything, show_conversation, type_draft]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import jsonschema_rs
@@ -11,12 +11,14 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from app.chat.calls import Call, Written, spelled
+from app.chat.hub import Notice
 from app.events import Figures, ResponseEnded, TextDelta
 from app.frames import (
     PROTOCOL,
     CancelAccepted,
     ConversationChanged,
     ConversationDeleted,
+    ConversationWarmth,
     Cursor,
     Draft,
     ErrorFrame,
@@ -29,7 +31,9 @@ from app.frames import (
     MessagesDeleted,
     OutwardFrame,
     Presence,
+    PresenceChanged,
     PresenceState,
+    StreamFrame,
     SummaryCreate,
     SummaryCreated,
     TurnAccepted,
@@ -68,6 +72,63 @@ def published(house: Serving) -> Frames:
     return Frames(
         httpx.get(f"{house.site.url}/schema/events.json", timeout=60).raise_for_status().json()
     )
+
+
+def tags(union: Any) -> set[str]:
+    """By which the frames of a union are told apart."""
+    return {one.__struct_config__.tag for one in get_args(union)}
+
+
+def test_whatever_is_told_of_a_users_things_is_declared_on_both_roads():
+    """The socket makes events of one kind; the stream has addresses for them."""
+    told = tags(Notice) | tags(ConversationWarmth | PresenceChanged)
+
+    assert told <= tags(StreamFrame)
+    assert told - {"response.started"} <= tags(OutwardFrame)
+
+
+@pytest.fixture(scope="module")
+def document(house: Serving) -> Any:
+    return httpx.get(f"{house.site.url}/schema/openapi.json", timeout=60).json()
+
+
+async def test_the_stream_says_all_that_is_declared_and_nothing_else(house: Serving, document: Any):
+    told = document["paths"]["/api/events"]["get"]["responses"]["200"]["content"]
+    (kind,) = (one["itemSchema"]["properties"]["data"]["contentSchema"] for one in told.values())
+    check = jsonschema_rs.validator_for({**kind, "components": document["components"]})
+    heard: list[dict[str, Any]] = []
+    async with (
+        somebody_at(house) as somebody,
+        somebody.client.stream("GET", "/api/events") as stream,
+    ):
+        lines = stream.aiter_lines()
+
+        async def until(tag: str) -> None:
+            async for line in lines:
+                if line.startswith("data:"):
+                    heard.append(json.loads(line.removeprefix("data:")))
+                    if heard[-1]["type"] == tag:
+                        return
+            raise AssertionError(f"the stream ended without {tag}")
+
+        await until("page.opened")
+        page = f"/api/pages/{heard[-1]['page_id']}/presence"
+        conversation_id = await somebody.conversation()
+        path = f"/api/conversations/{conversation_id}"
+        turn = {"client_message_id": "c1", "parent_id": None, "text": "Hello"}
+        said = (await somebody.client.post(f"{path}/turns", json=turn)).json()
+        await until("conversation.warmth")
+        shown = {"conversation_id": conversation_id, "state": "open"}
+        await somebody.client.post(page, json=shown)
+        await until("presence.changed")
+        await somebody.client.delete(f"{path}/messages/{said['message']['id']}")
+        await until("messages.deleted")
+        await somebody.client.delete(path)
+        await until("conversation.deleted")
+
+    for frame in heard:
+        check.validate(frame)
+    assert {frame["type"] for frame in heard} == tags(StreamFrame)
 
 
 class Noted(Tab):

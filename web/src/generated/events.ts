@@ -488,6 +488,6 @@ export type InwardFrame = Hello | Subscribe | Unsubscribe | TurnCreate | TurnEdi
 
 export type OutwardFrame = Welcome | Subscribed | Unsubscribed | TurnAccepted | CancelAccepted | LeafChosen | SummaryCreated | FiguresWatched | Figures | FiguresUnwatched | MessageAdded | MessagesDeleted | Event | Snapshot | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged | ErrorFrame;
 
-export type StreamFrame = PageOpened | ResponseStarted | MessageAdded | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged;
+export type StreamFrame = PageOpened | ResponseStarted | MessageAdded | MessagesDeleted | ConversationChanged | ConversationDeleted | ConversationWarmth | PresenceChanged;
 
 export const PROTOCOL = 1;
