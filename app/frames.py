@@ -13,7 +13,7 @@ from app.events import ConversationView, Figures, LogEvent, MessageView, Problem
 from app.ids import ConversationId, DocumentId, MessageId, PersonaId, ResponseId
 
 PROTOCOL = 1
-"""Version of the browser's socket; the hello must name it."""
+"""Version of what the browser's socket and event stream say; the hello, or the query, must name it."""
 
 
 # ---------------------------------------------------------------- inwards
@@ -348,6 +348,7 @@ class ResponseStarted(msgspec.Struct, frozen=True, kw_only=True, tag="response.s
 class PageOpened(msgspec.Struct, frozen=True, kw_only=True, tag="page.opened"):
     """The first word of the event stream. `page_id` stands for this page until the stream ends."""
 
+    protocol: int
     page_id: str
     epoch: str
     """Of the logs on this server."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath, FromQuery, JSONBody
 from litestar.response import ServerSentEvent
 
 from app.chat.board import Board, Glance
@@ -19,7 +19,8 @@ from app.chat.conversations import Conversations
 from app.chat.eventlog import EventLogs
 from app.chat.hub import Feed, Hub
 from app.chat.presence import Pages
-from app.frames import Draft, PageOpened, PresenceState, StreamFrame
+from app.errors import InvalidRequest
+from app.frames import PROTOCOL, Draft, PageOpened, PresenceState, StreamFrame
 from app.ids import ConversationId, DocumentId, MessageId, PersonaId
 from app.people.accounts import Principal
 from app.routes.conversations import unsent_turn
@@ -46,7 +47,7 @@ class Typed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @get("/events", opt=told(gives={EVENT_STREAM: StreamFrame}))
-async def watch_everything(
+async def watch_everything(  # noqa: PLR0913  each is something that a page hears of
     request: Asked,
     gate: NamedDependency[Gate],
     hub: NamedDependency[Hub],
@@ -54,12 +55,19 @@ async def watch_everything(
     board: NamedDependency[Board],
     pages: NamedDependency[Pages],
     logs: NamedDependency[EventLogs],
+    protocol: FromQuery[int | None] = None,
 ) -> ServerSentEvent:
     """What changes in one's list, where conversations are shown, and which are warm.
+
+    `protocol` is the version that the page speaks, as in the socket's hello; another than the server's is
+    refused (`unsupported_protocol`), and so is none.
 
     First `page.opened`. The stream ends where something had to be left out; a page that opens it again reads its
     list anew.
     """
+    if protocol != PROTOCOL:
+        words = f"Name protocol {PROTOCOL} in the query; load the page anew."
+        raise InvalidRequest(words, code="unsupported_protocol", field="protocol")
     user_id = request.user.user_id
 
     @contextlib.asynccontextmanager
@@ -69,7 +77,9 @@ async def watch_everything(
             board.glance(user_id) as glance,
             pages.open(user_id) as page,
         ):
-            opened = PageOpened(page_id=page.page_id, epoch=logs.epoch, user_id=user_id)
+            opened = PageOpened(
+                protocol=PROTOCOL, page_id=page.page_id, epoch=logs.epoch, user_id=user_id
+            )
             await outbox.put(opened)
             yield _notices(feed, outbox.put), _states(glance, outbox.put)
 

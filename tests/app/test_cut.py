@@ -13,6 +13,7 @@ from app.chat.apart import PROCESSES
 from app.chat.turns import Turn
 from app.db.base import Database
 from app.db.types import AccountRole
+from app.frames import PROTOCOL
 from app.people.accounts import Accounts
 from app.people.keys import Keys
 from tests.kit.peers import Log, engine_of, until
@@ -73,7 +74,7 @@ async def listening(
             (program, "POST", "/v1/responses", {**ASKED, "stream": True}),
             (program, "POST", "/v1/chat/completions", {**CHAT, "stream": True}),
             (program, "POST", "/v1/responses", ASKED),
-            (who.client, "GET", "/api/events", None),
+            (who.client, "GET", f"/api/events?protocol={PROTOCOL}", None),
         ]
 
         def is_theirs(turn: Turn) -> bool:

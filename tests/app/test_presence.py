@@ -10,6 +10,7 @@ import pytest
 
 from app.chat.board import Board
 from app.frames import (
+    PROTOCOL,
     CacheState,
     ConversationWarmth,
     OutwardFrame,
@@ -63,9 +64,27 @@ class Stream:
 
 @contextlib.asynccontextmanager
 async def streaming(somebody: Person) -> AsyncIterator[Stream]:
-    async with somebody.client.stream("GET", "/api/events") as answer:
+    async with somebody.client.stream("GET", f"/api/events?protocol={PROTOCOL}") as answer:
         assert answer.status_code == 200
         yield Stream(answer.aiter_lines())
+
+
+async def test_a_page_of_another_version_is_told_so_on_either_road(house: Serving):
+    async with somebody(house) as ann:
+        answers = [
+            await ann.client.get("/api/events", params=query)
+            for query in ({}, {"protocol": PROTOCOL + 1})
+        ]
+        async with ann.socket() as socket:
+            await socket.send(json.dumps({"type": "hello", "protocol": PROTOCOL + 1}))
+            frame = json.loads(await socket.recv())
+        async with streaming(ann) as stream:
+            opened = await stream.expect("page.opened")
+
+    assert [one.status_code for one in answers] == [400, 400]
+    codes = {*(one.json()["code"] for one in answers), frame["error"]["code"]}
+    assert codes == {"unsupported_protocol"}
+    assert opened["protocol"] == PROTOCOL
 
 
 async def say(somebody: Person, conversation_id: str, text: str) -> str:

@@ -99,7 +99,7 @@ async def test_the_stream_says_all_that_is_declared_and_nothing_else(house: Serv
     heard: list[dict[str, Any]] = []
     async with (
         somebody_at(house) as somebody,
-        somebody.client.stream("GET", "/api/events") as stream,
+        somebody.client.stream("GET", f"/api/events?protocol={PROTOCOL}") as stream,
     ):
         lines = stream.aiter_lines()
 

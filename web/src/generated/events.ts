@@ -209,6 +209,7 @@ export type MissReason = "below_granularity" | "engine_restart" | "evicted_idle"
 
 export interface PageOpened {
   type: "page.opened";
+  protocol: number;
   page_id: string;
   epoch: string;
   user_id: string;

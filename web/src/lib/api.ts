@@ -84,6 +84,10 @@ export class ApiError extends Error {
     super(message);
   }
 
+  get isOfOldPage(): boolean {
+    return this.code === "unsupported_protocol";
+  }
+
   static of(problem: Problem): ApiError {
     const { code, message, field, retry_after_s, quota } = problem;
     return new ApiError(code, message, 400, field, retry_after_s, quota);

@@ -248,6 +248,7 @@ export class Link {
   #streamLost(error: unknown): void {
     this.#stream?.close();
     this.#stream = null;
+    if (error instanceof ApiError && error.isOfOldPage) return this.#become("outdated");
     if (isTooMuch(error)) {
       this.#become("refused", error);
       clearTimeout(this.#timer);

@@ -1,7 +1,14 @@
 // The road where websockets are blocked: turns by POST, and server-sent events, one stream for all that
 // changes and one for each live response on the screen. Gives out the very frames that the socket would.
 
-import type { Cursor, Draft, OutwardFrame, Presence, StreamFrame } from "../generated/events";
+import {
+  type Cursor,
+  type Draft,
+  type OutwardFrame,
+  type Presence,
+  PROTOCOL,
+  type StreamFrame,
+} from "../generated/events";
 import { type Accepted, type Again, ApiError, api, fetched } from "./api";
 import type { Question } from "./questions";
 import { strings } from "../strings/chat";
@@ -80,7 +87,9 @@ export class Stream {
   async #watchEverything(): Promise<void> {
     const { signal } = this.#everything;
     try {
-      await this.#each<StreamFrame>("/api/events", signal, (frame) => this.#heard(frame));
+      await this.#each<StreamFrame>(`/api/events?protocol=${PROTOCOL}`, signal, (frame) =>
+        this.#heard(frame),
+      );
       if (!signal.aborted) this.lost(null);
     } catch (error) {
       if (!signal.aborted) this.lost(error);
