@@ -90,6 +90,9 @@ class SavedConversation(
     updated_at: Moment
     archived_at: Moment | None = None
     pinned_at: Moment | None = None
+    kept_warm: bool = False
+    continues_id: Annotated[ConversationId, _NAMED] | None = None
+    """From whose summary it goes on; that one may be missing."""
     messages: tuple[SavedMessage, ...]
 
 

@@ -61,6 +61,8 @@ class Export:
                 updated_at=rows.seconds(row.updated_at),
                 archived_at=None if row.archived_at is None else rows.seconds(row.archived_at),
                 pinned_at=None if row.pinned_at is None else rows.seconds(row.pinned_at),
+                kept_warm=row.kept_warm,
+                continues_id=row.continues_id,
                 messages=await _messages(session, row.id),
             )
 

@@ -2,7 +2,8 @@
 
 What was said, its order, times, costs and settings come back as they were. Token ids do not: a file
 may be forged, and ids that say something else than the text would be a prompt that nobody sees. The
-next turn renders its path anew, once (law 3). A persona or document that the importer may not read is
+next turn renders its path anew, once (law 3). What a conversation went on from it goes on from here, where
+that came along or is the importer's, and it is kept warm again as far as a quota allows. A persona or document that the importer may not read is
 left out, and the default persona stands in (law 19).
 
 The file is read elsewhere (`foreign`, in a process of its own) and whole before anything is stored;
@@ -10,11 +11,11 @@ each conversation is a transaction of its own, so that nobody waits long. When o
 it go again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
-from sqlalchemy import ColumnElement, delete, select
+from sqlalchemy import ColumnElement, Select, delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat import heads, rows, search, sizes
@@ -26,6 +27,7 @@ from app.chat.readers import hold, readable
 from app.db.base import Database
 from app.db.models import Conversation, LibraryItem, LibraryVersion, Message, Response
 from app.db.types import ItemKind, Origin, VersionRef
+from app.errors import AppError
 from app.events import ConversationView, ResponseStatus
 from app.frames import ConversationChanged
 from app.ids import (
@@ -39,6 +41,7 @@ from app.ids import (
 )
 from app.people.accounts import hold_user
 from app.people.usage import Usage, correct
+from engine.errors import EngineError
 
 _decode = msgspec.json.Decoder(SavedConversation).decode
 
@@ -50,6 +53,12 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     under_default_persona: int
     """Conversations whose own persona is not there for the importer."""
+    not_kept_warm: int = 0
+    """Conversations that were kept warm, for which the importer's quota has no room."""
+
+
+Keep = Callable[[ConversationId], Awaitable[object]]
+"""Keeps one of the importer's conversations warm; raises what says why it cannot."""
 
 
 class Imports:
@@ -59,17 +68,19 @@ class Imports:
         self._usage = usage
         self._apart = apart
 
-    async def take(self, user_id: UserId, data: bytes) -> Imported:
+    async def take(self, user_id: UserId, data: bytes, keep: Keep | None = None) -> Imported:
         """Store what a file holds. Raises `InvalidRequest` and `TooMany`; then nothing is stored.
 
         A quota that is used up on the way is such a `TooMany`.
         """
         found = [_decode(item) async for item in self._apart.items("conversations", data)]
+        ids = [new_conversation_id() for _ in found]
+        renamed = {one.id: new_id for one, new_id in zip(found, ids, strict=True)}
         made: list[ConversationView] = []
         moved = 0
         try:
-            for one in found:
-                view, is_moved = await self._store(user_id, one)
+            for one, new_id in zip(found, ids, strict=True):
+                view, is_moved = await self._store(user_id, one, new_id, renamed)
                 made.append(view)
                 moved += is_moved
         except BaseException:
@@ -81,10 +92,15 @@ class Imports:
             conversation_ids=tuple(one.id for one in made),
             messages=sum(len(one.messages) for one in found),
             under_default_persona=moved,
+            not_kept_warm=await _keep_again(found, ids, keep),
         )
 
     async def _store(
-        self, user_id: UserId, saved: SavedConversation
+        self,
+        user_id: UserId,
+        saved: SavedConversation,
+        new_id: ConversationId,
+        renamed: Mapping[ConversationId, ConversationId],
     ) -> tuple[ConversationView, bool]:
         new_ids = _new_ids(saved.messages)
         responses = {
@@ -93,9 +109,11 @@ class Imports:
         async with self._db.begin() as session:
             reads = await _permitted(session, readable(user_id), saved.reads)
             await session.run_sync(hold, user_id, [ref.id for ref in reads])
-            row = rows.new_conversation(
-                new_conversation_id(), user_id, origin=Origin.CHAT, reads=reads
-            )
+            row = rows.new_conversation(new_id, user_id, origin=Origin.CHAT, reads=reads)
+            if saved.continues_id is not None:
+                row.continues_id = renamed.get(saved.continues_id) or await session.scalar(
+                    _own(user_id, saved.continues_id)
+                )
             row.title, row.provisional_title = saved.title, not saved.title
             row.leaf_id = new_ids[saved.leaf_id or saved.messages[-1].id] if new_ids else None
             row.created_at = _moment(saved.created_at)
@@ -127,6 +145,26 @@ class Imports:
             await session.execute(in_order.with_for_update())
             freed = await session.scalars(gone.returning(Conversation.stored_bytes))
             await session.run_sync(correct, user_id, -sum(freed))
+
+
+async def _keep_again(
+    found: Sequence[SavedConversation], ids: Sequence[ConversationId], keep: Keep | None
+) -> int:
+    """How many of those that were kept warm are not."""
+    left = 0
+    for one, new_id in zip(found, ids, strict=True):
+        if one.kept_warm:
+            try:
+                if keep is not None:
+                    await keep(new_id)
+            except (AppError, EngineError):
+                left += 1
+    return left
+
+
+def _own(user_id: UserId, conversation_id: ConversationId) -> Select[ConversationId]:
+    theirs = Conversation.user_id == user_id, Conversation.id == conversation_id
+    return select(Conversation.id).where(*theirs)
 
 
 async def _permitted(

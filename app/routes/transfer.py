@@ -9,8 +9,10 @@ from litestar.params import FromPath, FromQuery
 from litestar.response import Stream
 
 from app.chat.archive import Archive
+from app.chat.conversations import Changes
 from app.chat.export import Export, markdown
 from app.chat.imports import Imported, Imports
+from app.chat.supervisor import Supervisor
 from app.ids import ConversationId
 from app.people.accounts import Principal
 from app.routes.cut import WAITS
@@ -66,9 +68,14 @@ async def import_conversations(
     request: Request[Any, Any, Any],
     principal: NamedDependency[Principal],
     imports: NamedDependency[Imports],
+    supervisor: NamedDependency[Supervisor],
 ) -> Imported:
     """The body is the file: an archive of ours, or ChatGPT's export (`conversations.json` or ZIP)."""
-    return await imports.take(principal.user_id, await request.body())
+
+    async def keep(conversation_id: ConversationId) -> None:
+        await supervisor.change_conversation(principal, conversation_id, Changes(kept_warm=True))
+
+    return await imports.take(principal.user_id, await request.body(), keep)
 
 
 def _attached(name: str) -> dict[str, str]:

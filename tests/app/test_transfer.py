@@ -22,7 +22,7 @@ from app.chat.library import DEFAULT_PERSONA, Access, Text
 from app.chat.search import Search
 from app.db.base import Database
 from app.db.models import Conversation, Message, Response
-from app.db.types import AccountRole, ItemKind, Visibility, utc_now
+from app.db.types import AccountRole, ItemKind, QuotaKind, Visibility, utc_now
 from app.errors import InvalidRequest, NotFound
 from app.events import ResponseStatus
 from app.ids import ConversationId, PersonaId
@@ -32,7 +32,7 @@ from engine.api import Limits, Role
 from tests.kit.domain import GREEDY, Domain, new_person, open_domain, said
 from tests.kit.echo import EchoEngine
 from tests.kit.serving import Serving
-from tests.kit.staff import somebody
+from tests.kit.staff import done, somebody
 
 
 async def grown(domain: Domain, who: Principal) -> ConversationId:
@@ -106,6 +106,62 @@ async def test_16_an_exported_conversation_comes_in_as_an_equal_tree(db: Databas
         assert (again.messages, again.under_default_persona) == (8, 0)
         with pytest.raises(NotFound):
             await export.read(ben.user_id, again.conversation_ids[0])
+
+
+def columns() -> set[str]:
+    return {column.key for column in Conversation.__table__.columns}
+
+
+def test_all_that_is_kept_of_a_conversation_is_in_the_file():
+    """A new column is exported, or named here with the reason why it is not."""
+    of_the_server = {"user_id", "origin", "stored_bytes", "labels", "provisional_title"}
+    readings = {"persona_id", "persona_version", "documents"}
+
+    assert columns() - of_the_server - readings == set(SavedConversation.__struct_fields__) - {
+        "reads",
+        "messages",
+    }
+
+
+async def test_what_was_kept_warm_and_what_it_goes_on_from_come_along(house: Serving):
+    async with somebody(house) as ann, somebody(house) as ben, somebody(house) as cid:
+        source = await ann.conversation()
+        async with ann.tab() as tab:
+            await tab.subscribe(source)
+            said = await tab.say(source, "Ships?")
+            await tab.story(said.response.id)
+        leaf = {"client_message_id": "s1", "leaf_id": said.response.message_id}
+        summary = f"/api/conversations/{source}/summary"
+        sequel = (await done(await ann.client.post(summary, json=leaf)))["id"]
+        path = f"/api/conversations/{sequel}"
+        await done(await ann.client.patch(path, json={"kept_warm": True}))
+        one = (await ann.client.get(f"{path}/export")).content
+        file = (await ann.client.get("/api/export")).content
+        nothing = house.service.quotas.set_for_user(cid.user_id, QuotaKind.KEPT_WARM, 0)
+        house.do(nothing)
+        came = [
+            await done(await who.client.post("/api/import", content=file)) for who in (ben, cid)
+        ]
+        alone = [
+            await done(await who.client.post("/api/import", content=one)) for who in (ann, ben)
+        ]
+        listed = {
+            view["id"]: view
+            for who in (ann, ben, cid)
+            for view in (await done(await who.client.get("/api/conversations")))["items"]
+        }
+        wished = house.service.supervisor.liveness._kept
+        kept = {str(subject.subject_id) for subject in wished}
+
+    bens, cids = (made["conversation_ids"] for made in came)
+    (anns,), (bens_one,) = (made["conversation_ids"] for made in alone)
+    assert [listed[one]["continues_id"] for one in bens] == [None, bens[0]]
+    assert [listed[one]["kept_warm"] for one in bens] == [False, True]
+    assert [listed[one]["kept_warm"] for one in cids] == [False, False]
+    assert [made["not_kept_warm"] for made in came] == [0, 1]
+    assert listed[anns]["continues_id"] == source
+    assert listed[bens_one]["continues_id"] is None, "another's is nobody else's to name"
+    assert kept >= {bens[1], anns, bens_one} and not kept & set(cids)
 
 
 async def test_an_imported_conversation_goes_on_and_is_found(db: Database):

@@ -69,6 +69,7 @@ export interface Imported {
   readonly conversation_ids: readonly string[];
   readonly messages: number;
   readonly under_default_persona: number;
+  readonly not_kept_warm: number;
 }
 
 /** Whatever went wrong, by HTTP or on the socket. `status` 0: the server was not reached. */
