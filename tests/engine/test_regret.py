@@ -2,11 +2,13 @@
 
 from array import array
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import JobClass, Scope
+from engine.config import PREFIX_INDEXES
 from engine.kv import regret
 from engine.kv.regret import REGRET_S, Regret
 from engine.kv.tiers import TierSizes
@@ -27,7 +29,7 @@ def crowd(desk: Desk) -> None:
     desk.run(desk.job([7] * 127, owner_id=BEN, output=1))
 
 
-@pytest.fixture(params=["radix", "hashed"])
+@pytest.fixture(params=PREFIX_INDEXES)
 def desk(request) -> Desk:
     return Desk(config(pool_blocks=8, context_tokens=128, prefix_index=request.param))
 
@@ -77,9 +79,9 @@ def test_nobody_regrets_what_another_lost(desk: Desk):
     assert desk.core.stats().regretted_tokens == 0
 
 
-def test_what_was_parked_and_is_restored_is_not_regretted():
+def test_what_was_parked_and_is_restored_is_not_regretted(desk: Desk):
     sizes = TierSizes(token_bytes=1, disk_bytes=4096, segment_tokens=32)
-    desk = Desk(config(pool_blocks=8, context_tokens=128, tiers=sizes))
+    desk = Desk(msgspec.structs.replace(desk.config, tiers=sizes))
     desk.run(desk.job(TEXT, session="s", output=1))
     desk.now += 10_000
     desk.drain()

@@ -3,9 +3,13 @@
 import pytest
 
 from engine.api import FinishReason, JobClass, OwnerId
+from engine.config import PREFIX_INDEXES
 from engine.errors import Overloaded
 from engine.scheduler import DRAFT_STEP_TOKENS
 from tests.kit.desk import ANN, BEN, Desk, config
+
+on_both = pytest.mark.parametrize("index", PREFIX_INDEXES)
+"""Where it matters what is known, or what is let go."""
 
 
 def shares(desk: Desk) -> dict[str, int]:
@@ -139,8 +143,9 @@ def test_what_was_preempted_keeps_its_place_in_a_full_queue():
     assert {desk.ended[one.job_id].reason for one in anns} == {FinishReason.LENGTH}
 
 
-def test_a_prompt_that_many_start_at_once_is_prefilled_once():
-    desk = Desk(config(step_tokens=64, max_running=8, pool_blocks=128))
+@on_both
+def test_a_prompt_that_many_start_at_once_is_prefilled_once(index):
+    desk = Desk(config(prefix_index=index, step_tokens=64, max_running=8, pool_blocks=128))
     text = prompt(3, 100)
     jobs = [desk.submit(desk.job([*text, at + 2])) for at in range(6)]
 
@@ -150,8 +155,9 @@ def test_a_prompt_that_many_start_at_once_is_prefilled_once():
     assert desk.core.stats().computed_tokens == 101 + 5 * 5
 
 
-def test_nobody_waits_for_a_prefix_in_a_scope_that_is_not_his():
-    desk = Desk(config(step_tokens=64, max_running=8, pool_blocks=128))
+@on_both
+def test_nobody_waits_for_a_prefix_in_a_scope_that_is_not_his(index):
+    desk = Desk(config(prefix_index=index, step_tokens=64, max_running=8, pool_blocks=128))
     text = prompt(3, 30)
     first = desk.submit(desk.job(text, owner_id=ANN))
     second = desk.submit(desk.job(text, owner_id=BEN))
@@ -159,8 +165,9 @@ def test_nobody_waits_for_a_prefix_in_a_scope_that_is_not_his():
     assert set(shares(desk)) == {first.job_id, second.job_id}
 
 
-def test_an_interactive_job_does_not_wait_for_a_weaker_ones_prefix():
-    desk = Desk(config(step_tokens=64))
+@on_both
+def test_an_interactive_job_does_not_wait_for_a_weaker_ones_prefix(index):
+    desk = Desk(config(prefix_index=index, step_tokens=64))
     text = prompt(3, 100)
     desk.submit(desk.job(text, job_class=JobClass.DRAFT))
     desk.step()
@@ -169,8 +176,9 @@ def test_an_interactive_job_does_not_wait_for_a_weaker_ones_prefix():
     assert interactive.job_id in shares(desk)
 
 
-def test_who_waits_for_a_prefix_goes_on_when_its_writer_is_cancelled():
-    desk = Desk(config(step_tokens=32))
+@on_both
+def test_who_waits_for_a_prefix_goes_on_when_its_writer_is_cancelled(index):
+    desk = Desk(config(prefix_index=index, step_tokens=32))
     text = prompt(3, 100)
     writer = desk.submit(desk.job(text))
     waiting = desk.submit(desk.job(text))
@@ -184,8 +192,9 @@ def test_who_waits_for_a_prefix_goes_on_when_its_writer_is_cancelled():
 
 
 @pytest.mark.usefixtures("nothing_is_promised")
-def test_the_newest_gives_way_when_blocks_run_out_and_still_answers_right():
-    desk = Desk(config(pool_blocks=6, max_running=2, context_tokens=96))
+@on_both
+def test_the_newest_gives_way_when_blocks_run_out_and_still_answers_right(index):
+    desk = Desk(config(prefix_index=index, pool_blocks=6, max_running=2, context_tokens=96))
     first = desk.submit(desk.job(prompt(1, 30), output=40))
     second = desk.submit(desk.job(prompt(2, 30), output=30))
 
@@ -206,8 +215,9 @@ def test_a_stronger_job_takes_the_seat_of_a_weaker_one():
     assert list(shares(desk)) == [draft.job_id]
 
 
-def test_a_weaker_job_does_not_overtake_a_stronger_one_that_finds_no_room():
-    desk = Desk(config(pool_blocks=4, context_tokens=64))
+@on_both
+def test_a_weaker_job_does_not_overtake_a_stronger_one_that_finds_no_room(index):
+    desk = Desk(config(prefix_index=index, pool_blocks=4, context_tokens=64))
     running = desk.submit(desk.job(prompt(1, 33), output=3))
     desk.step()
     strong = desk.submit(desk.job(prompt(2, 33), output=1))
@@ -221,8 +231,9 @@ def test_a_weaker_job_does_not_overtake_a_stronger_one_that_finds_no_room():
 
 
 @pytest.mark.usefixtures("nothing_is_promised")
-def test_a_preempted_job_comes_before_others_of_its_class():
-    desk = Desk(config(pool_blocks=4, max_running=2, context_tokens=64))
+@on_both
+def test_a_preempted_job_comes_before_others_of_its_class(index):
+    desk = Desk(config(prefix_index=index, pool_blocks=4, max_running=2, context_tokens=64))
     owners = [OwnerId(name) for name in "abc"]
     first = desk.submit(desk.job(prompt(1, 20), owner_id=owners[0], output=20))
     second = desk.submit(desk.job(prompt(2, 20), owner_id=owners[1], output=20))

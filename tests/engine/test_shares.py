@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.api import FinishReason, Job, JobClass, JobId, OwnerId
+from engine.config import PREFIX_INDEXES
 from engine.scheduler import CHUNKS
-from tests.engine.test_scheduler import prompt, shares
+from tests.engine.test_scheduler import on_both, prompt, shares
 from tests.kit.desk import ANN, BEN, Desk, config
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
@@ -194,8 +195,9 @@ def test_a_seat_is_found_for_whoever_has_none_among_those_of_an_owner_with_sever
         )
 
 
-def test_the_only_sequence_of_an_owner_outlasts_another_owners_second_when_blocks_run_out():
-    desk = Desk(config(pool_blocks=6, max_running=3, context_tokens=96))
+@on_both
+def test_the_only_sequence_of_an_owner_outlasts_another_owners_second_when_blocks_run_out(index):
+    desk = Desk(config(prefix_index=index, pool_blocks=6, max_running=3, context_tokens=96))
     anns = [desk.submit(desk.job(prompt(at, 20), owner_id=ANN, output=20)) for at in range(2)]
     desk.step()
     ben = desk.submit(desk.job(prompt(8, 20), owner_id=BEN, output=20))
@@ -219,8 +221,9 @@ def test_an_owner_with_one_seat_keeps_it():
 
 
 @pytest.mark.usefixtures("nothing_is_promised")
-def test_room_that_was_taken_and_is_not_enough_is_not_taken_back():
-    desk = Desk(config(pool_blocks=12, max_running=8, context_tokens=192))
+@on_both
+def test_room_that_was_taken_and_is_not_enough_is_not_taken_back(index):
+    desk = Desk(config(prefix_index=index, pool_blocks=12, max_running=8, context_tokens=192))
     ben = desk.submit(desk.job(prompt(1, 60), owner_id=BEN, output=30))
     anns = [desk.submit(desk.job(prompt(at, 30), owner_id=ANN, output=40)) for at in (2, 3)]
     desk.step()
@@ -249,17 +252,19 @@ def test_who_waits_is_not_starved_by_newcomers(tokens):
     assert {job.job_id for job in jobs} <= set(desk.ended)
 
 
+@on_both
 @given(
     st.lists(st.tuples(st.integers(0, 8), st.integers(1, 60)), min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 8), st.integers(1, 60)), min_size=1, max_size=6),
     st.integers(0, 40),
 )
 @settings(deadline=None, max_examples=50)
-def test_11_no_step_tells_whether_a_text_equals_what_another_sent(anns, bens, shared):
+def test_11_no_step_tells_whether_a_text_equals_what_another_sent(index, anns, bens, shared):
     """Ben sends what Ann sent, or as many other tokens: every step is cut the same."""
 
     def steps(shift: int) -> list[dict[str, int]]:
-        desk = Desk(config(step_tokens=32, max_running=2, pool_blocks=256))
+        sizes = {"step_tokens": 32, "max_running": 2, "pool_blocks": 256}
+        desk = Desk(config(prefix_index=index, **sizes))
         persona = prompt(5, shared)
         text = [2 + at * at % 40 for at in range(60)]
         guess = [token_id + shift for token_id in text]
@@ -323,17 +328,19 @@ def test_decodes_go_first_and_drafts_only_where_nothing_else_can_run(load, step_
 
 
 @given(
-    wishes(*JobClass, tokens=90, output=30),
-    st.integers(6, 16),
-    st.sampled_from([8, 64]),
-    st.sampled_from([1, 2, 8]),
+    index=st.sampled_from(PREFIX_INDEXES),
+    load=wishes(*JobClass, tokens=90, output=30),
+    pool_blocks=st.integers(6, 16),
+    step_tokens=st.sampled_from([8, 64]),
+    max_running=st.sampled_from([1, 2, 8]),
 )
 @settings(deadline=None)
 def test_10_turns_of_many_owners_finish_in_any_pool_that_fits_one(
-    load, pool_blocks, step_tokens, max_running
+    *, index, load, pool_blocks, step_tokens, max_running
 ):
     desk = Desk(
         config(
+            prefix_index=index,
             pool_blocks=pool_blocks,
             context_tokens=128,
             step_tokens=step_tokens,

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.api import Delta, Forget, Job, Limits, Sampling, Subject, SubjectKind
-from engine.config import EngineConfig
+from engine.config import PREFIX_INDEXES, EngineConfig
 from engine.figures import CacheChange
 from tests.kit.desk import Desk, config
 from tests.kit.engines import Chat, Outcome, a_config, open_local, play, share_made
@@ -16,6 +17,7 @@ from tests.kit.paper import EOS_TOKEN_ID, answer
 
 EXACT = Sampling(temperature=0.0, logprobs=5)
 LIMITS = Limits(max_output_tokens=6, ignore_eos=True)
+on_both = pytest.mark.parametrize("index", PREFIX_INDEXES)
 LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(20))
 
 
@@ -50,13 +52,15 @@ async def cold(folder: Path, jobs: Sequence[Job]) -> list[list[object]]:
 
 
 async def test_06_warm_is_cold_bit_for_bit_over_forks_evictions_parks_and_restarts(tmp_path):
+    """The first life on one index, the second on the other: to what is parked they are one."""
+    warm = tmp_path / "warm"
     turns: list[tuple[Job, list[object]]] = []
 
     async def turn(chat: Chat, text: str) -> None:
         job = await chat.next_job(text, sampling=EXACT, limits=LIMITS)
         turns.append((job, bits(await chat.say(text, sampling=EXACT, limits=LIMITS))))
 
-    async with open_local(deterministic(tmp_path / "warm")) as engine:
+    async with open_local(deterministic(warm, prefix_index="radix")) as engine:
         chat = Chat(engine)
         noise = [Chat(engine, owner=f"noise-{at}") for at in range(2)]
         await turn(chat, LONG)
@@ -68,7 +72,7 @@ async def test_06_warm_is_cold_bit_for_bit_over_forks_evictions_parks_and_restar
             await one.say(LONG + LONG)
         await turn(chat, "How does it end?")
         evicted = (await engine.stats()).evicted_blocks
-    async with open_local(deterministic(tmp_path / "warm")) as engine:
+    async with open_local(deterministic(warm, prefix_index="hashed")) as engine:
         chat.engine = fork.engine = engine
         await asyncio.gather(turn(chat, "Is that all?"), turn(fork, "And in short?"))
         stats = await engine.stats()
@@ -76,12 +80,13 @@ async def test_06_warm_is_cold_bit_for_bit_over_forks_evictions_parks_and_restar
     assert evicted > 0
     assert stats.segments[CacheChange.RESTORED] > 0
     told = await cold(tmp_path, [job for job, _ in turns])
-    for (_, warm), alone in zip(turns, told, strict=True):
-        assert warm == alone
+    for (_, said), alone in zip(turns, told, strict=True):
+        assert said == alone
 
 
-async def test_06_only_pieces_of_a_prompt_are_gone_on_from(tmp_path):
-    async with open_local(deterministic(tmp_path)) as engine:
+@on_both
+async def test_06_only_pieces_of_a_prompt_are_gone_on_from(index, tmp_path):
+    async with open_local(deterministic(tmp_path, prefix_index=index)) as engine:
         chat = Chat(engine)
         await chat.say(LONG, limits=LIMITS)
         prompt = len(chat.token_ids) - 6
@@ -92,12 +97,13 @@ async def test_06_only_pieces_of_a_prompt_are_gone_on_from(tmp_path):
     assert receipt.cached_tokens + receipt.computed_tokens == receipt.prompt_tokens
 
 
+@on_both
 @given(st.data())
 @settings(deadline=None, max_examples=50)
-def test_06_passes_are_cut_by_the_ids_alone(data):
+def test_06_passes_are_cut_by_the_ids_alone(index, data):
     """On the paper model: whoever runs beside it, a sequence's passes are the same."""
-    core = config(canonical_tokens=16, block_tokens=8, pool_blocks=24, context_tokens=160)
-    desk = Desk(core)
+    sizes = {"canonical_tokens": 16, "block_tokens": 8, "pool_blocks": 24, "context_tokens": 160}
+    desk = Desk(config(prefix_index=index, **sizes))
     cuts = watch_cuts(desk)
     texts = st.lists(st.integers(2, 3), min_size=1, max_size=90)
     jobs = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.api import Limits, MissReason
-from engine.config import EngineConfig
+from engine.config import PREFIX_INDEXES, EngineConfig
 from engine.figures import CacheChange
 from tests.kit.engines import (
     PERSONA,
@@ -20,15 +20,18 @@ from tests.kit.engines import (
 from tests.kit.model import generate, loaded_model
 
 REPLY = 6
+on_both = pytest.mark.parametrize("config", PREFIX_INDEXES, indirect=True)
+"""Where an index is filled from the disk alone."""
 LIMITS = Limits(max_output_tokens=REPLY, ignore_eos=True)
 LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(24))
 
 
 @pytest.fixture
-def config(tmp_path) -> EngineConfig:
+def config(tmp_path, request) -> EngineConfig:
     """A folder of its own for what is parked; the converted model is everybody's."""
     share_made(tmp_path)
-    return a_config(blocks=40, data_dir=tmp_path, disk_bytes=1 << 30)
+    index = getattr(request, "param", "radix")
+    return a_config(blocks=40, data_dir=tmp_path, disk_bytes=1 << 30, prefix_index=index)
 
 
 async def say(chat: Chat, text: str) -> int:
@@ -39,6 +42,7 @@ async def say(chat: Chat, text: str) -> int:
     return outcome.receipt.cached_tokens
 
 
+@on_both
 async def test_01_a_conversation_is_warm_after_a_restart(config):
     async with open_local(config) as engine:
         chat = Chat(engine, persona=PERSONA)

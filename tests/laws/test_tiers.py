@@ -12,6 +12,7 @@ from engine.api import (
     SubjectKind,
     Warm,
 )
+from engine.config import PREFIX_INDEXES
 from engine.figures import CacheChange
 from engine.kv.parking import Reading
 from engine.kv.tiers import TierSizes
@@ -28,8 +29,14 @@ def tiers(*, host: int = 0, disk: int = 4096) -> TierSizes:
     return TierSizes(token_bytes=1, host_bytes=host, disk_bytes=disk, segment_tokens=32)
 
 
-def desk_with(**changes: object) -> Desk:
-    return Desk(config(**({"tiers": tiers(), "context_tokens": 256} | changes)))
+@pytest.fixture(params=PREFIX_INDEXES)
+def index(request) -> str:
+    return request.param
+
+
+def desk_with(index: str, **changes: object) -> Desk:
+    sizes = {"tiers": tiers(), "context_tokens": 256, "prefix_index": index}
+    return Desk(config(**(sizes | changes)))
 
 
 def text(seed: int, tokens: int) -> list[int]:
@@ -49,9 +56,9 @@ def evict_all(desk: Desk) -> None:
     desk.drain()
 
 
-def parked_desk(**changes: object) -> tuple[Desk, list[int]]:
+def parked_desk(index: str, **changes: object) -> tuple[Desk, list[int]]:
     """A conversation of one turn that lies on disk and nowhere else."""
-    desk = desk_with(**({"pool_blocks": 16} | changes))
+    desk = desk_with(index, **({"pool_blocks": 16} | changes))
     job = desk.job(text(1, 100), session="chat")
     ended = desk.run(job)
     desk.now += 10_000
@@ -60,8 +67,8 @@ def parked_desk(**changes: object) -> tuple[Desk, list[int]]:
     return desk, [*job.token_ids, *ended.token_ids]
 
 
-def test_01_a_parked_conversation_goes_on_as_if_it_had_never_been_away():
-    desk, log = parked_desk()
+def test_01_a_parked_conversation_goes_on_as_if_it_had_never_been_away(index):
+    desk, log = parked_desk(index)
 
     ended = desk.run(desk.job([*log, 5, 6], session="chat", output=6))
 
@@ -70,8 +77,8 @@ def test_01_a_parked_conversation_goes_on_as_if_it_had_never_been_away():
     assert ended.receipt.cached_tokens + ended.receipt.computed_tokens == len(log) + 2
 
 
-def test_02_what_is_restored_is_not_computed():
-    desk, log = parked_desk()
+def test_02_what_is_restored_is_not_computed(index):
+    desk, log = parked_desk(index)
     before = desk.paper.computed_tokens
 
     ended = desk.run(desk.job([*log, 5, 6], session="chat", output=1))
@@ -80,8 +87,8 @@ def test_02_what_is_restored_is_not_computed():
 
 
 @pytest.mark.parametrize("whole", [0, 1, 2, 3])
-def test_01_what_is_damaged_is_computed_again(whole):
-    desk, log = parked_desk()
+def test_01_what_is_damaged_is_computed_again(index, whole):
+    desk, log = parked_desk(index)
     job = desk.submit(desk.job([*log, 5, 6], session="chat", output=6))
     desk.step()
     assert isinstance(desk.paper.moving[0], Restore)
@@ -98,8 +105,8 @@ def test_01_what_is_damaged_is_computed_again(whole):
     desk.core.check()
 
 
-def test_01_the_next_life_restores_what_the_disk_kept():
-    desk, log = parked_desk()
+def test_01_the_next_life_restores_what_the_disk_kept(index):
+    desk, log = parked_desk(index)
     later = Desk(desk.config)
     later.paper.segments = {key: held for key, held in desk.paper.segments.items() if held}
     later.core.load([desk.paper.heads[name] for _, name in later.paper.segments])
@@ -111,9 +118,9 @@ def test_01_the_next_life_restores_what_the_disk_kept():
 
 
 @pytest.mark.parametrize("host", [0, 40, 100, 512, 4096])
-def test_01_a_close_parks_every_session(host):
+def test_01_a_close_parks_every_session(index, host):
     """On the disk: what memory holds of it, or is only being given, ends with the process."""
-    desk = desk_with(pool_blocks=64, tiers=tiers(host=host))
+    desk = desk_with(index, pool_blocks=64, tiers=tiers(host=host))
     logs = {}
     for number in range(4):
         job = desk.job(text(number, 60), session=f"s{number}")
@@ -131,8 +138,8 @@ def test_01_a_close_parks_every_session(host):
         assert ended.receipt.cached_tokens >= len(log) - 1
 
 
-def test_01_what_memory_had_no_room_for_while_others_left_it_is_parked_when_they_have():
-    desk = desk_with(pool_blocks=64, tiers=tiers(host=110))
+def test_01_what_memory_had_no_room_for_while_others_left_it_is_parked_when_they_have(index):
+    desk = desk_with(index, pool_blocks=64, tiers=tiers(host=110))
     for number in range(4):
         desk.run(desk.job(text(number, 60), session=f"s{number}"))
         desk.core.lease(session(f"s{number}"), Park(), desk.now)
@@ -142,8 +149,8 @@ def test_01_what_memory_had_no_room_for_while_others_left_it_is_parked_when_they
     assert sum(len(desk.paper.heads[name].token_ids) for name in parked) == 4 * 63
 
 
-def test_01_a_close_parks_again_what_the_disk_had_let_go():
-    desk = desk_with(pool_blocks=64, tiers=tiers(disk=120))
+def test_01_a_close_parks_again_what_the_disk_had_let_go(index):
+    desk = desk_with(index, pool_blocks=64, tiers=tiers(disk=120))
     for seed, name in enumerate(("first", "second")):
         desk.run(desk.job(text(seed, 100), session=name))
         desk.core.lease(session(name), Park(), desk.now)
@@ -158,8 +165,8 @@ def test_01_a_close_parks_again_what_the_disk_had_let_go():
     assert sum(len(head.token_ids) for head in kept if head.session_id == "first") == 103
 
 
-def test_04_nothing_is_matchable_before_it_has_arrived():
-    desk, log = parked_desk()
+def test_04_nothing_is_matchable_before_it_has_arrived(index):
+    desk, log = parked_desk(index)
     first = desk.submit(desk.job([*log, 5], session="chat"))
     desk.step()
 
@@ -171,8 +178,8 @@ def test_04_nothing_is_matchable_before_it_has_arrived():
     assert desk.finish(second).receipt.cached_tokens >= len(log) - 1
 
 
-def test_05_the_source_of_a_park_is_locked_until_it_has_arrived():
-    desk = desk_with(pool_blocks=16)
+def test_05_the_source_of_a_park_is_locked_until_it_has_arrived(index):
+    desk = desk_with(index, pool_blocks=16)
     desk.run(desk.job(text(1, 100), session="chat"))
     desk.now += 10_000
     desk.step()
@@ -187,8 +194,8 @@ def test_05_the_source_of_a_park_is_locked_until_it_has_arrived():
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_15_a_turn_that_is_cancelled_while_it_is_restored_gives_everything_back(forgets):
-    desk, log = parked_desk()
+def test_15_a_turn_that_is_cancelled_while_it_is_restored_gives_everything_back(index, forgets):
+    desk, log = parked_desk(index)
     job = desk.submit(desk.job([*log, 5], session="chat"))
     desk.step()
     restore = desk.paper.moving[0]
@@ -206,8 +213,8 @@ def test_15_a_turn_that_is_cancelled_while_it_is_restored_gives_everything_back(
     assert desk.run(desk.job([*log, 5], session="chat")).token_ids == answer([*log, 5], 4, BANNED)
 
 
-def test_10_restores_that_take_for_ever_keep_nobody_else_waiting():
-    desk, log = parked_desk(pool_blocks=20)
+def test_10_restores_that_take_for_ever_keep_nobody_else_waiting(index):
+    desk, log = parked_desk(index, pool_blocks=20)
     stuck = desk.submit(desk.job([*log, 5], session="chat"))
     desk.step()
 
@@ -220,16 +227,16 @@ def test_10_restores_that_take_for_ever_keep_nobody_else_waiting():
     assert desk.finish(stuck).reason is FinishReason.LENGTH
 
 
-def test_11_what_one_user_parked_is_never_restored_for_another():
-    desk, log = parked_desk()
+def test_11_what_one_user_parked_is_never_restored_for_another(index):
+    desk, log = parked_desk(index)
 
     ended = desk.run(desk.job([*log, 5], owner_id=BEN, session="chat"))
 
     assert ended.receipt.cached_tokens == 0
 
 
-def test_01_a_forgotten_conversation_is_gone_from_every_tier():
-    desk, log = parked_desk(tiers=tiers(host=512))
+def test_01_a_forgotten_conversation_is_gone_from_every_tier(index):
+    desk, log = parked_desk(index, tiers=tiers(host=512))
 
     desk.core.lease(session("chat"), Forget(), desk.now)
     desk.drain()
@@ -240,8 +247,8 @@ def test_01_a_forgotten_conversation_is_gone_from_every_tier():
     assert desk.run(desk.job([*log, 5], session="chat")).receipt.cached_tokens == 0
 
 
-def test_02_what_is_read_slower_than_it_is_computed_is_computed():
-    desk, log = parked_desk()
+def test_02_what_is_read_slower_than_it_is_computed_is_computed(index):
+    desk, log = parked_desk(index)
     desk.core._cache.parking.reading.learn({Tier.DISK: 1}, 1000.0)
 
     ended = desk.run(desk.job([*log, 5], session="chat"))
@@ -250,8 +257,8 @@ def test_02_what_is_read_slower_than_it_is_computed_is_computed():
     assert not desk.core.stats().segments[CacheChange.RESTORED]
 
 
-def test_02_a_disk_that_was_slow_once_is_tried_again():
-    desk, log = parked_desk()
+def test_02_a_disk_that_was_slow_once_is_tried_again(index):
+    desk, log = parked_desk(index)
     desk.core._cache.parking.reading.learn({Tier.DISK: 1}, 1000.0)
     for _ in range(1000):
         ended = desk.run(desk.job([*log, 5], session="chat"))
@@ -265,8 +272,8 @@ def test_02_a_disk_that_was_slow_once_is_tried_again():
     assert desk.core.stats().segments[CacheChange.RESTORED]
 
 
-def test_02_a_slow_disk_says_nothing_of_memory():
-    desk, log = parked_desk(tiers=tiers(host=512))
+def test_02_a_slow_disk_says_nothing_of_memory(index):
+    desk, log = parked_desk(index, tiers=tiers(host=512))
     desk.core._cache.parking.reading.learn({Tier.DISK: 1}, 1000.0)
 
     ended = desk.run(desk.job([*log, 5], session="chat"))
@@ -283,8 +290,8 @@ def test_02_of_a_path_in_memory_and_on_disk_the_disk_takes_what_memory_does_not(
     assert reading.seconds({Tier.HOST: 50, Tier.DISK: 20}) == pytest.approx(2.5)
 
 
-def test_01_a_wish_to_park_is_carried_out_though_nothing_presses():
-    desk = desk_with()
+def test_01_a_wish_to_park_is_carried_out_though_nothing_presses(index):
+    desk = desk_with(index)
     desk.run(desk.job(text(1, 100), session="chat"))
 
     desk.core.lease(session("chat"), Park(), desk.now)
@@ -294,8 +301,8 @@ def test_01_a_wish_to_park_is_carried_out_though_nothing_presses():
     assert desk.core.stats().blocks.free < desk.config.pool_blocks
 
 
-def test_02_a_conversation_that_was_wished_back_is_there_before_its_turn():
-    desk, log = parked_desk()
+def test_02_a_conversation_that_was_wished_back_is_there_before_its_turn(index):
+    desk, log = parked_desk(index)
     before = desk.paper.computed_tokens
 
     desk.core.lease(session("chat"), Warm(), desk.now)
@@ -307,8 +314,8 @@ def test_02_a_conversation_that_was_wished_back_is_there_before_its_turn():
     assert desk.started[job.job_id].cached_tokens >= len(log) - 1
 
 
-def test_02_what_was_wished_back_and_is_damaged_is_computed_while_nothing_else_runs():
-    desk, log = parked_desk()
+def test_02_what_was_wished_back_and_is_damaged_is_computed_while_nothing_else_runs(index):
+    desk, log = parked_desk(index)
     desk.core.lease(session("chat"), Warm(), desk.now)
     desk.step()
 
@@ -319,8 +326,8 @@ def test_02_what_was_wished_back_and_is_damaged_is_computed_while_nothing_else_r
 
 
 @pytest.mark.parametrize("subject", [session("chat"), session("another"), session("chat", BEN)])
-def test_10_wishing_back_what_is_there_or_never_was_does_nothing(subject):
-    desk = desk_with()
+def test_10_wishing_back_what_is_there_or_never_was_does_nothing(index, subject):
+    desk = desk_with(index)
     desk.run(desk.job(text(1, 100), session="chat"))
 
     state = desk.core.lease(subject, Warm(), desk.now)
@@ -329,8 +336,8 @@ def test_10_wishing_back_what_is_there_or_never_was_does_nothing(subject):
     assert not desk.step()
 
 
-def test_10_more_sessions_than_the_pool_holds_all_stay_warm():
-    desk = desk_with(pool_blocks=48, context_tokens=120)
+def test_10_more_sessions_than_the_pool_holds_all_stay_warm(index):
+    desk = desk_with(index, pool_blocks=48, context_tokens=120)
     logs = {str(at): text(at, 30) for at in range(24)}
     for turn in range(4):
         for name, log in logs.items():
@@ -342,8 +349,8 @@ def test_10_more_sessions_than_the_pool_holds_all_stay_warm():
             desk.drain()
 
 
-def test_02_an_evicted_and_lost_conversation_says_why():
-    desk = desk_with(pool_blocks=16, tiers=tiers(disk=40))
+def test_02_an_evicted_and_lost_conversation_says_why(index):
+    desk = desk_with(index, pool_blocks=16, tiers=tiers(disk=40))
     job = desk.job(text(1, 100), session="chat")
     ended = desk.run(job)
     evict_all(desk)
@@ -359,8 +366,8 @@ def test_02_an_evicted_and_lost_conversation_says_why():
     assert again.receipt.miss_reason in (MissReason.EVICTED_PRESSURE, MissReason.EVICTED_IDLE)
 
 
-def test_17_what_is_not_to_be_stored_is_never_written_to_disk():
-    desk = desk_with(pool_blocks=16, tiers=tiers(host=512))
+def test_17_what_is_not_to_be_stored_is_never_written_to_disk(index):
+    desk = desk_with(index, pool_blocks=16, tiers=tiers(host=512))
     job = msgspec.structs.replace(desk.job(text(1, 100), session="chat"), durable=False)
     ended = desk.run(job)
     desk.now += 10_000
