@@ -4,6 +4,12 @@ Owns the format, the checks and the folder. A file is written under another name
 carries what it is of: the weights' fingerprint, ids, and checksums of both its head and its KV. So
 one that was cut, flipped or made with other weights is refused and deleted, never served. Refuses
 to know which segments are worth keeping.
+
+What was written is on the disk before it has its name, and its name before anybody is told; a name
+that is dropped stays dropped. No answer needs that, for the checks refuse whatever a power cut may
+leave: but without it a cut would lose all that was parked in the last half minute, and bring back
+what was forgotten in it. It costs a segment of 6 MB 30 ms more than the 29 that it takes (ext4 on a
+virtual disk), on the thread that parks, for which no step waits.
 """
 
 import contextlib
@@ -88,7 +94,9 @@ class SegmentFiles:
         unfinished = self._folder / f"{head.name}{_UNFINISHED}"
         try:
             save_file({"kv": kv}, unfinished, metadata)
+            _sync(unfinished)
             unfinished.replace(self._file(head.name))
+            self._sync_names()
         except SafetensorError as error:
             unfinished.unlink(missing_ok=True)
             raise OSError(str(error)) from error
@@ -127,6 +135,11 @@ class SegmentFiles:
 
     def drop(self, name: str) -> None:
         self._file(name).unlink(missing_ok=True)
+        self._sync_names()
+
+    def _sync_names(self) -> None:
+        with contextlib.suppress(OSError):  # not every file system can do that for a folder
+            _sync(self._folder)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}{_SUFFIX}"
@@ -156,6 +169,15 @@ class SegmentFiles:
     def _refuse(self, file: Path) -> None:
         self.refused += 1
         file.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has it. Raises `OSError`."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _crc32(kv: torch.Tensor) -> int:

@@ -232,6 +232,8 @@ def damaged(whole: bytes) -> dict[str, bytes]:
         "cut": whole[:-7],
         "empty": b"",
         "grown": whole + b"more",
+        "zeroed": bytes(len(whole)),
+        "zeroed behind its header": whole[:at] + bytes(len(whole) - at),
         "without a header": b"\xff" * len(whole),
         "of another head": whole.replace(b"user:ann", b"user:ben"),
         "of other tokens": whole.replace(b"[0,1,2,3]", b"[0,1,2,9]"),
@@ -239,18 +241,7 @@ def damaged(whole: bytes) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "cut",
-        "empty",
-        "grown",
-        "without a header",
-        "of another head",
-        "of other tokens",
-        "flipped",
-    ],
-)
+@pytest.mark.parametrize("how", damaged(bytes(64)))
 def test_a_damaged_segment_is_refused_and_deleted_never_served(tmp_path, how):
     files = SegmentFiles(tmp_path, "weights")
     files.heads()
@@ -265,6 +256,25 @@ def test_a_damaged_segment_is_refused_and_deleted_never_served(tmp_path, how):
 
     assert again.refused == 1
     assert not file.exists()
+
+
+def test_what_is_parked_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """And its name before anybody is told; what is dropped does not come back."""
+    flushed: list[tuple[Path, list[str]]] = []
+    flush = os.fsync
+
+    def watched(opened: int) -> None:
+        flush(opened)
+        there = sorted(file.name for file in tmp_path.iterdir())
+        flushed.append((Path(f"/proc/self/fd/{opened}").readlink(), there))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    files = SegmentFiles(tmp_path, "weights")
+
+    files.write(head("a", 4), make_pool().read(slots([1], 4)))
+    assert flushed == [(tmp_path / "a.part", ["a.part"]), (tmp_path, ["a.safetensors"])]
+    files.drop("a")
+    assert flushed[2:] == [(tmp_path, [])]
 
 
 def test_a_segment_that_is_handed_over_says_so_on_disk_and_is_the_same(bench, tmp_path):

@@ -2,13 +2,17 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+from safetensors import safe_open
 
-from engine.api import Limits, MissReason
+from engine.api import Limits, MissReason, Receipt
 from engine.config import PREFIX_INDEXES, EngineConfig
 from engine.figures import CacheChange
+from engine.step import SegmentHead
 from tests.kit.engines import (
     PERSONA,
     Chat,
@@ -23,6 +27,10 @@ REPLY = 6
 on_both = pytest.mark.parametrize("config", PREFIX_INDEXES, indirect=True)
 """Where an index is filled from the disk alone."""
 LIMITS = Limits(max_output_tokens=REPLY, ignore_eos=True)
+PAGE = 4096
+SHORT = (
+    "Tell me about ships, boats, rafts, ferries, barges and canoes, and who sails on each of them."
+)
 LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(24))
 
 
@@ -36,10 +44,14 @@ def config(tmp_path, request) -> EngineConfig:
 
 async def say(chat: Chat, text: str) -> int:
     """One turn that says what `generate` says; how many tokens of it were cached."""
+    return (await turn(chat, text)).cached_tokens
+
+
+async def turn(chat: Chat, text: str) -> Receipt:
     job = await chat.next_job(text)
     outcome = await chat.say(text, limits=LIMITS)
     assert list(outcome.token_ids) == generate(loaded_model(), job.token_ids, REPLY)
-    return outcome.receipt.cached_tokens
+    return outcome.receipt
 
 
 @on_both
@@ -85,6 +97,54 @@ async def test_01_damaged_and_foreign_segments_are_computed_again(config, tmp_pa
         damaged = (await engine.stats()).segments[CacheChange.DAMAGED]
 
     assert (at_start, damaged) == (1, 2)
+
+
+LEFT: dict[str, Callable[[bytes, bytes], bytes]] = {
+    "nothing": lambda _whole, _old: b"",
+    "zeroes": lambda whole, _old: bytes(len(whole)),
+    "zeroes from its second page on": lambda whole, _old: whole[:PAGE] + bytes(len(whole) - PAGE),
+    "its first half": lambda whole, _old: whole[: len(whole) // 2 // PAGE * PAGE],
+    "what lay there before": lambda _whole, old: old,
+}
+"""What a power cut may leave under a file's name where it was never flushed."""
+
+
+async def test_01_whatever_a_power_cut_leaves_of_a_segment_is_refused_counted_and_computed_again(
+    config, tmp_path
+):
+    async with open_local(config) as engine:
+        chats = {how: Chat(engine, owner=how) for how in (*LEFT, "another name")}
+        old = Chat(engine, owner="somebody")
+        for chat in (old, *chats.values()):
+            await say(chat, SHORT)
+    files = {how: files_of(tmp_path / "parked", how) for how in (*chats, "somebody")}
+    for how, leave in LEFT.items():
+        for file in files[how]:
+            file.write_bytes(leave(file.read_bytes(), files["somebody"][0].read_bytes()))
+    unnamed = [file.rename(file.with_suffix(".part")) for file in files["another name"]]
+    broken = [file for how in LEFT for file in files[how]]
+    assert len(broken) >= len(LEFT) and unnamed
+
+    async with open_local(config) as engine:
+        for chat in (old, *chats.values()):
+            chat.engine = engine
+        for chat in chats.values():
+            assert (await turn(chat, "And then?")).cached_by_source.session == 0
+        damaged = (await engine.stats()).segments[CacheChange.DAMAGED]
+        assert (await turn(old, "And then?")).cached_by_source.session > 0
+
+    assert damaged == len(broken)
+    assert not [file for file in (*broken, *unnamed) if file.exists()]
+
+
+def files_of(folder: Path, owner: str) -> list[Path]:
+    """What was parked for an owner."""
+    found = []
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as opened:
+            head = msgspec.json.decode(opened.metadata()["head"], type=SegmentHead)
+        found += [file] if head.owner_id == owner else []
+    return found
 
 
 async def test_01_after_a_kill_what_is_whole_is_restored_and_the_rest_computed(config):
