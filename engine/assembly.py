@@ -65,7 +65,7 @@ def assemble(
     core_config = _core_config(card, config, runner.disk_bytes)
     core = Core(core_config, cache=make_cache(core_config, time.thread_time))
     ranks = runner if loaded.ranks.size == 1 else Leader(runner, followers)
-    core.load(ranks.parked(), refused=runner.refused)
+    core.load(ranks.parked(), refused=ranks.refused)
     return Parts(
         core=core,
         runner=runner,

@@ -30,9 +30,13 @@ END = b""
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True, tag="joined"):
-    """It has its share of the model, and of what was parked these segments, by name."""
+    """It has its share of the model, and of what was parked these segments, by name.
+
+    `refused`: how many files of others were damaged or of other weights, and are deleted.
+    """
 
     parked: frozenset[str]
+    refused: int
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True, tag="carried"):
@@ -67,7 +71,8 @@ class Follower:
             self._tell(Refused(message=str(error)))
             return 2
         runner.tell(lambda arrival: self._tell(Carried(arrival=arrival)))
-        self._tell(Joined(parked=frozenset(head.name for head in runner.parked())))
+        parked = frozenset(head.name for head in runner.parked())
+        self._tell(Joined(parked=parked, refused=runner.refused))
         runner.warm_up()
         decoder = msgspec.msgpack.Decoder(Plan)
         while (order := self._orders.get()) != END:

@@ -68,8 +68,7 @@ class _Follower:
                 pass_fds=(theirs.fileno(),),
             )
         self.channel = Connection(ours.detach())
-        self.parked: Future[frozenset[str]] = Future()
-        """By name, once it has joined."""
+        self.joined: Future[Joined] = Future()
 
 
 class Followers:
@@ -98,9 +97,9 @@ class Followers:
         await asyncio.shield(asyncio.wrap_future(self.loss))
         raise AssertionError("a loss has no result")
 
-    def parked(self) -> list[frozenset[str]]:
-        """What each has, by name, once all have joined. Raises `EngineLost`, `Misconfigured`."""
-        return [member.parked.result() for member in self._members]
+    def joined(self) -> list[Joined]:
+        """What each has, once all have joined. Raises `EngineLost`, `Misconfigured`."""
+        return [member.joined.result() for member in self._members]
 
     def tell(self, carried: Callable[[Arrival], None]) -> None:
         """Who hears of each transfer that is over on one of them, on any thread."""
@@ -143,8 +142,8 @@ class Followers:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 match decoder.decode(member.channel.recv_bytes()):
-                    case Joined(parked=parked):
-                        member.parked.set_result(parked)
+                    case Joined() as joined:
+                        member.joined.set_result(joined)
                     case Carried(arrival=arrival):
                         assert self._carried is not None
                         self._carried(arrival)
@@ -159,8 +158,8 @@ class Followers:
                 return
             self.loss.set_exception(error)
             for member in self._members:
-                if not member.parked.done():
-                    member.parked.set_exception(error)
+                if not member.joined.done():
+                    member.joined.set_exception(error)
 
 
 class Leader:
@@ -187,10 +186,17 @@ class Leader:
         What is not on all of them is let go with the first plan.
         """
         heads = self._runner.parked()
-        held = [frozenset(head.name for head in heads), *self._followers.parked()]
+        others = (joined.parked for joined in self._followers.joined())
+        held = [frozenset(head.name for head in heads), *others]
         whole = frozenset.intersection(*held)
         self._drops = [Drop(tier=Tier.DISK, name=name) for name in frozenset().union(*held) - whole]
         return [head for head in heads if head.name in whole]
+
+    @property
+    def refused(self) -> int:
+        """How many files of parked KV any rank refused, once all have looked."""
+        others = sum(joined.refused for joined in self._followers.joined())
+        return self._runner.refused + others
 
     def launch(self, plan: Plan) -> Handle:
         plan = self._with_drops(plan)

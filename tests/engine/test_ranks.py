@@ -15,6 +15,7 @@ from safetensors import safe_open
 from engine.api import Delta, JobId, Limits, Sampling
 from engine.config import EngineConfig
 from engine.errors import Misconfigured
+from engine.figures import CacheChange
 from engine.model.load import load
 from engine.model.ranks import Ranks
 from engine.remote import RemoteEngine
@@ -187,16 +188,20 @@ async def test_what_is_parked_is_restored_where_it_is_whole_on_every_rank(model,
     known = [len(chat.token_ids) for chat in chats]
     ours, theirs = tmp_path / "parked", tmp_path / "parked-rank-1"
     assert names(ours) == names(theirs)
+    emptied = 0
     for name in names(theirs):
         if owner_of(ours / name) == "bob":
-            (theirs / name).unlink()
+            (theirs / name).write_bytes(b"")
+            emptied += 1
 
     async with fork_remote(config) as engine:
+        refused = (await engine.stats()).segments[CacheChange.DAMAGED]
         for chat in chats:
             chat.engine = engine
         ann, bob = [await chat.say("And then?") for chat in chats]
     expected = await play(whole, a_job(chats[0].token_ids[: ann.receipt.prompt_tokens]))
 
+    assert refused == emptied > 0
     assert ann.receipt.cached_tokens >= known[0] - 1
     assert ann.token_ids == expected.token_ids
     assert bob.receipt.cached_by_source.session == 0
