@@ -72,8 +72,12 @@ def keep_loaded() -> None:
 
 
 def load_to_be_forked(config: EngineConfig) -> None:
-    """Have what a fork will ask for, and none of torch's threads, for they are not forked."""
-    if _is_shared(config):
+    """Have what a fork will ask for, and none of torch's threads, for they are not forked.
+
+    Whose folder does not find the model that was converted for all tests converts it by itself, if it
+    ever comes to that: most of these end before.
+    """
+    if _is_shared(config) and (config.data_dir / "models").is_symlink():
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         model = load_once(config)
