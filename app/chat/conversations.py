@@ -5,7 +5,8 @@ elsewhere (`supervisor`); a conversation that the dialect made is not listed her
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 from sqlalchemy import ColumnElement, Select, delete, select, tuple_
@@ -18,8 +19,8 @@ from app.chat.readers import hold, readable
 from app.db.base import Database
 from app.db.cursors import cursor_of, place_of
 from app.db.models import Conversation, LibraryVersion, Message, Response, User
-from app.db.types import Origin, utc_now
-from app.errors import InvalidRequest, NotFound
+from app.db.types import Origin, QuotaKind, utc_now
+from app.errors import InvalidRequest, NotFound, QuotaExceeded
 from app.events import ConversationView, MessageView
 from app.frames import ConversationChanged, ConversationDeleted
 from app.ids import ConversationId, DocumentId, PersonaId, UserId, new_conversation_id
@@ -28,6 +29,7 @@ from app.people.usage import Usage, correct
 from engine.api import Role
 
 LONGEST_TITLE = 200
+NOTHING_HELD: Mapping[ConversationId, int] = MappingProxyType({})
 LONGEST_PAGE = 100
 
 
@@ -158,10 +160,12 @@ class Conversations:
         changes: Changes,
         *,
         kv_bytes_per_token: int = 0,
+        held: Mapping[ConversationId, int] = NOTHING_HELD,
     ) -> ConversationView:
         """Raises `NotFound`, `InvalidRequest` for an empty or over-long title, `TooMany`.
 
-        `kv_bytes_per_token` is needed for what is to be kept warm.
+        `kv_bytes_per_token` is needed for what is to be kept warm; `held` are the tokens of what is
+        held otherwise.
         """
         title = None if changes.title is None else " ".join(changes.title.split())
         if title is not None and not 1 <= len(title) <= LONGEST_TITLE:
@@ -171,9 +175,7 @@ class Conversations:
         now = utc_now()
         async with self._db.begin() as session:
             if changes.kept_warm:
-                # One wish of a user's at a time: two together might be too much.
-                owner = select(User.id).where(User.id == user_id)
-                await session.execute(owner.with_for_update(key_share=True))
+                await _one_at_a_time(session, user_id)
             row = _found(await session.scalar(_owned(user_id, conversation_id).with_for_update()))
             if title is not None:
                 row.title, row.provisional_title = title, False
@@ -185,9 +187,33 @@ class Conversations:
                 row.kept_warm = changes.kept_warm
             if changes.kept_warm:
                 await session.flush()
-                tokens = await _kept_tokens(session, user_id)
-                await session.run_sync(self._usage.check_kept, user_id, tokens * kv_bytes_per_token)
+                await session.run_sync(self._usage.check_kept, user_id, kv_bytes_per_token, held)
         return self._changed(user_id, row)
+
+    async def let_go_of_too_much(
+        self,
+        user_id: UserId,
+        conversation_id: ConversationId,
+        *,
+        kv_bytes_per_token: int,
+        held: Mapping[ConversationId, int],
+    ) -> bool:
+        """It has grown: keep it warm no more where that is more than its owner may, and say so."""
+        if await self._usage.quotas.allowed(user_id, QuotaKind.KEPT_WARM) is None:
+            return False
+        query = _owned(user_id, conversation_id).where(Conversation.kept_warm)
+        async with self._db.begin() as session:
+            await _one_at_a_time(session, user_id)
+            row = await session.scalar(query.with_for_update())
+            if row is None:
+                return False
+            try:
+                await session.run_sync(self._usage.check_kept, user_id, kv_bytes_per_token, held)
+                return False
+            except QuotaExceeded:
+                row.kept_warm = False
+        self._changed(user_id, row)
+        return True
 
     async def wants_title(self, user_id: UserId, conversation_id: ConversationId) -> bool:
         """Whether what it has are first words only, and the model has not been asked yet."""
@@ -291,13 +317,10 @@ def _message(message: Message, response: Response | None) -> MessageView:
     return rows.message_view(message, message.conversation_id, view)
 
 
-async def _kept_tokens(session: AsyncSession, user_id: UserId) -> int:
-    """How long the shown branches of what a user keeps warm are, as far as they were computed."""
-    query = select(Response.usage).join(Conversation, Conversation.leaf_id == Response.message_id)
-    found = await session.scalars(
-        query.where(Conversation.user_id == user_id, Conversation.kept_warm)
-    )
-    return sum(used.input_tokens + used.output_tokens for used in found if used is not None)
+async def _one_at_a_time(session: AsyncSession, user_id: UserId) -> None:
+    """Of what a user wants kept warm: two together might be too much."""
+    owner = select(User.id).where(User.id == user_id)
+    await session.execute(owner.with_for_update(key_share=True))
 
 
 def _on(shelf: Shelf) -> tuple[ColumnElement[bool], ...]:

@@ -15,14 +15,7 @@ import msgspec
 from app.chat.asked import CacheAsked, Compared
 from app.chat.calls import calls_of, in_order
 from app.chat.comparison import compare
-from app.chat.entry import (
-    Considered,
-    TurnRequest,
-    grammar_of,
-    make_ask,
-    make_entry,
-    make_job,
-)
+from app.chat.entry import Considered, TurnRequest, grammar_of, make_ask, make_entry, make_job
 from app.chat.headed import (
     HeadText,
     bare_head,
@@ -43,7 +36,7 @@ from app.chat.stored import StoredLedger
 from app.db.types import Origin
 from app.errors import Conflict, InvalidRequest, NotFound, PromptTooLong, Unavailable
 from app.ids import ResponseId, UserId, new_conversation_id
-from app.people.usage import Ask
+from app.people.usage import Ask, Usage
 from engine.api import Engine, Grammar, Job, ModelCard, Rendered, RenderRequest, Role, Seam
 from engine.errors import EngineError, InvalidGrammar, Refused
 
@@ -65,13 +58,19 @@ class Intake:
     """Accepts turns for one engine into one database, and into memory."""
 
     def __init__(
-        self, engine: Engine, heads: Heads, ledgers: tuple[StoredLedger, MemoryLedger], epoch: str
+        self,
+        engine: Engine,
+        heads: Heads,
+        ledgers: tuple[StoredLedger, MemoryLedger],
+        epoch: str,
+        *,
+        usage: Usage,
     ) -> None:
         self._engine = engine
         self._heads = heads
         self._stored, self._memory = ledgers
         self.epoch = epoch
-        self.holds = Holds(engine)
+        self.holds = Holds(engine, usage)
         self._recall = Recall(self._memory, self._stored)
         self.prompts = Prompts(engine)
         self._shortening = Shortening(self.prompts, self._recall)

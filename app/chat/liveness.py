@@ -118,6 +118,10 @@ class Liveness:
         self._changed[subject] = None
         self._woken.set()
 
+    def keeps(self, subject: Subject) -> bool:
+        """Whether its owner wants it to stay."""
+        return subject in self._kept
+
     def renew(self, subject: Subject) -> None:
         """The engine let go of it: what is wished for it is to be said again."""
         self._told.pop(subject, None)

@@ -22,6 +22,7 @@ from app.chat.eventlog import EventLog, EventLogs, rebuild
 from app.chat.heads import Heads
 from app.chat.hub import Hub
 from app.chat.intake import RETRY_AFTER_S, Intake, Prepared
+from app.chat.keeping import Keeping
 from app.chat.ledger import Acceptance, StoredResponse
 from app.chat.liveness import Liveness, session_of
 from app.chat.memory import MemoryLedger
@@ -69,12 +70,17 @@ class Supervisor:
         self._memory = MemoryLedger(usage)
         self._conversations = Conversations(db, hub, usage)
         self.branches = Branches(db, hub, usage)
-        self.intake = Intake(engine, self.heads, (self._stored, self._memory), logs.epoch)
+        self.intake = Intake(
+            engine, self.heads, (self._stored, self._memory), logs.epoch, usage=usage
+        )
         self.drafts = Drafts(engine, self.intake, usage)
         self.titles = Titles(engine, self.intake, self._conversations, usage=usage, wanted=titles)
         self.summaries = Summaries(engine, self.intake, Sequels(db, hub, usage), usage)
         self.besides: tuple[Besides, ...] = (self.drafts, self.titles, self.summaries)
         self.liveness = Liveness(engine)
+        self.keeping = Keeping(
+            engine, self._conversations, self.liveness, holds=self.intake.holds, usage=usage
+        )
         self.record = Record()
         self._live: dict[ResponseId, Turn] = {}
         self._writing = asyncio.Lock()
@@ -97,8 +103,7 @@ class Supervisor:
         swept = await self._stored.sweep()
         if swept:
             LOG.warning("closed %d responses that the last run left open", swept)
-        for user_id, conversation_id in await self._conversations.kept_warm():
-            self.liveness.keep_warm(session_of(user_id, conversation_id), kept=True)
+        await self.keeping.recall()
         async with (
             self.drafts.errands.running(),
             self.titles.errands.running(),
@@ -219,6 +224,7 @@ class Supervisor:
     async def _run(self, turn: Turn) -> None:
         try:
             await turn.run()
+            await self.keeping.grown(turn.response.user_id, turn.response.view.conversation_id)
         finally:
             del self._live[turn.response.view.id]
             self._logs.retire(turn.response.view.id)
@@ -334,13 +340,7 @@ class Supervisor:
         self, principal: Principal, conversation_id: ConversationId, changes: Changes
     ) -> ConversationView:
         """Raises `NotFound`, `InvalidRequest`, `QuotaExceeded`, and `EngineError` where it is away."""
-        token_bytes = (await self._engine.info()).kv_bytes_per_token if changes.kept_warm else 0
-        view = await self._conversations.change(
-            principal.user_id, conversation_id, changes, kv_bytes_per_token=token_bytes
-        )
-        subject = session_of(principal.user_id, conversation_id)
-        self.liveness.keep_warm(subject, kept=view.kept_warm)
-        return view
+        return await self.keeping.change(principal.user_id, conversation_id, changes)
 
     async def delete_branch(
         self, principal: Principal, conversation_id: ConversationId, message_id: MessageId

@@ -178,7 +178,9 @@ class Turn:
             if not self._cut_off:
                 await self._end(await self._answer())
                 if self._hold is not None:
-                    await self._hold.take()
+                    used = self.log.response.usage
+                    tokens = 0 if used is None else used.input_tokens + used.output_tokens
+                    await self._hold.take(tokens)
         finally:
             try:
                 await self._leave()

@@ -11,7 +11,7 @@ stores is a running sum, corrected by whoever adds or deletes.
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import (
@@ -29,11 +29,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.db.base import Database, upsert
-from app.db.models import Meter, UsageDay
+from app.db.models import Conversation, Meter, Response, UsageDay
 from app.db.types import QuotaKind
-from app.ids import ResponseId, UserId
+from app.ids import ConversationId, ResponseId, UserId
 from app.people import rates
-from app.people.quotas import Limits, Quotas, midnight, refusal, today
+from app.people.quotas import Limit, Quotas, midnight, refusal, today
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: QuotaKind
     used: int | None
-    """None for what is not counted here (`sockets`, `kept_warm_bytes`)."""
+    """None for `kept_warm_bytes` while the engine is away: it knows how many bytes a token has."""
     allowed: int | None
     source: str
     group_id: str | None
@@ -109,6 +109,8 @@ class Usage:
         self._adding = threading.Lock()
         self._besides = Counter[UserId]()
         """Tokens of drafts and titles, until the next message takes them along."""
+        self.seats: dict[UserId, int] = {}
+        """Open sockets and event streams, which the gate counts."""
 
     # ------------------------------------------------------------ how often
 
@@ -261,38 +263,54 @@ class Usage:
         }
         return session.execute(_COUNT[session.get_bind().dialect.name], asked).one()
 
-    def check_kept(self, session: Session, user_id: UserId, kept_bytes: int) -> None:
-        """Whether a user may keep so much KV warm. Raises `QuotaExceeded`."""
+    def check_kept(
+        self,
+        session: Session,
+        user_id: UserId,
+        kv_bytes_per_token: int,
+        held: Mapping[ConversationId, int],
+    ) -> None:
+        """Whether a user may keep warm what is marked so, and `held`. Raises `QuotaExceeded`."""
         allowed = self.quotas.limits(session, user_id)[QuotaKind.KEPT_WARM].allowed
-        if allowed is not None and kept_bytes > allowed:
+        if allowed is None:
+            return
+        tokens = _kept_tokens(session, user_id, held) + sum(held.values())
+        if tokens * kv_bytes_per_token > allowed:
             raise refusal(QuotaKind.KEPT_WARM, allowed, self.quotas.now())
+
+    async def kept_tokens(self, user_id: UserId, besides: Collection[ConversationId]) -> int:
+        """How long what a user has marked to be kept warm is, without those."""
+        async with self._db.read() as session:
+            return await session.run_sync(_kept_tokens, user_id, besides)
 
     # ------------------------------------------------------------ how it stands
 
-    async def of(self, user_id: UserId) -> tuple[Used, ...]:
-        """Each quota of a user, with what is used of it."""
+    async def of(self, user_id: UserId, kept_bytes: int | None = None) -> tuple[Used, ...]:
+        """Each quota of a user, with what is used of it; whoever knows says what is kept warm."""
         async with self._db.read() as session:
             meter = await session.get(Meter, user_id)
             limits = await session.run_sync(self.quotas.limits, user_id)
-        return tuple(self._used(kind, meter, user_id, limits) for kind in QuotaKind)
+        used = self._amounts(user_id, meter) | {QuotaKind.KEPT_WARM: kept_bytes}
+        return tuple(self._used(kind, used[kind], limits[kind]) for kind in QuotaKind)
 
-    def _used(self, kind: QuotaKind, meter: Meter | None, user_id: UserId, limits: Limits) -> Used:
-        now = self.quotas.now()
-        of_today = meter is not None and meter.day == today(now)
-        used: dict[QuotaKind, int] = {
+    def _amounts(self, user_id: UserId, meter: Meter | None) -> dict[QuotaKind, int | None]:
+        of_today = meter is not None and meter.day == today(self.quotas.now())
+        return {
             QuotaKind.REQUESTS: meter.requests if meter and of_today else 0,
             QuotaKind.TOKENS: (meter.tokens if meter and of_today else 0) + self._besides[user_id],
             QuotaKind.GENERATIONS: len(self._held_by(user_id)),
+            QuotaKind.SOCKETS: self.seats.get(user_id, 0),
             QuotaKind.STORED: meter.stored_bytes if meter else 0,
         }
-        limit = limits[kind]
+
+    def _used(self, kind: QuotaKind, used: int | None, limit: Limit) -> Used:
         return Used(
             kind=kind,
-            used=used.get(kind),
+            used=used,
             allowed=limit.allowed,
             source=limit.source,
             group_id=limit.group_id,
-            resets_at=midnight(now).timestamp() if kind.is_daily else None,
+            resets_at=midnight(self.quotas.now()).timestamp() if kind.is_daily else None,
         )
 
     async def days(self, user_id: UserId, since: str) -> Sequence[DayOfUse]:
@@ -316,6 +334,14 @@ def day_of_use(row: UsageDay) -> DayOfUse:
         cached_tokens=row.cached_tokens,
         output_tokens=row.output_tokens,
     )
+
+
+def _kept_tokens(session: Session, user_id: UserId, besides: Collection[ConversationId]) -> int:
+    """How long the shown branches of what a user keeps warm are, as far as they were computed."""
+    query = select(Response.usage).join(Conversation, Conversation.leaf_id == Response.message_id)
+    theirs = Conversation.user_id == user_id, Conversation.kept_warm
+    found = session.scalars(query.where(*theirs, Conversation.id.not_in(besides)))
+    return sum(used.input_tokens + used.output_tokens for used in found if used is not None)
 
 
 def correct(session: Session, user_id: UserId, added_bytes: int) -> None:

@@ -154,7 +154,7 @@ class Gate:
         self.errand_name = f"{prefix}kw_errand"
         self._logins = logins
         self._keys = keys
-        self._seats: dict[UserId, int] = {}
+        self._seats = usage.seats
         self.closing = asyncio.Event()
         """Set when the server stops and every turn has come to rest: sockets close."""
         self._stopping = False

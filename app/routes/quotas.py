@@ -8,6 +8,7 @@ from litestar import delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
+from app.chat.supervisor import Supervisor
 from app.db.types import QuotaKind
 from app.ids import GroupId, UserId
 from app.people.accounts import Accounts, Principal
@@ -36,9 +37,12 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
 
 @get("/account/usage")
 async def own_usage(
-    principal: NamedDependency[Principal], usage: NamedDependency[Usage], days: Days = 30
+    principal: NamedDependency[Principal],
+    usage: NamedDependency[Usage],
+    supervisor: NamedDependency[Supervisor],
+    days: Days = 30,
 ) -> UsageView:
-    return await _usage(usage, principal.user_id, days)
+    return await _usage(usage, supervisor, principal.user_id, days)
 
 
 @get("/users/{user_id:str}/usage")
@@ -49,10 +53,11 @@ async def user_usage(
     days: Days = 30,
     *,
     audit: NamedDependency[Audit],
+    supervisor: NamedDependency[Supervisor],
 ) -> UsageView:
     found = await accounts.account(UserId(user_id))
     await audit.look("usage", found.id)
-    return await _usage(usage, found.id, days)
+    return await _usage(usage, supervisor, found.id, days)
 
 
 @get("/users/{user_id:str}/quotas")
@@ -109,9 +114,13 @@ async def lift_group_quota(
     await quotas.lift_for_group(GroupId(group_id), kind)
 
 
-async def _usage(usage: Usage, user_id: UserId, days: int) -> UsageView:
+async def _usage(usage: Usage, supervisor: Supervisor, user_id: UserId, days: int) -> UsageView:
     since = today(usage.quotas.now() - timedelta(days=days - 1))
-    return UsageView(quotas=await usage.of(user_id), days=tuple(await usage.days(user_id, since)))
+    kept_bytes = await supervisor.keeping.kept_bytes(user_id)
+    return UsageView(
+        quotas=await usage.of(user_id, kept_bytes),
+        days=tuple(await usage.days(user_id, since)),
+    )
 
 
 own_handlers = [own_usage]

@@ -11,25 +11,30 @@ from sqlalchemy.orm import Session
 
 from app.chat import stored, turns
 from app.chat.apart import Apart
+from app.chat.asked import CacheAsked
 from app.chat.conversations import Changes
 from app.chat.export import Export
 from app.chat.imports import Imports
 from app.chat.ledger import Act
 from app.chat.library import Access, Text
+from app.chat.liveness import session_of
 from app.db.base import Database
 from app.db.models import Conversation, Message, Meter, Response
 from app.db.types import ItemKind, QuotaKind, Visibility, text_bytes, utc_now
 from app.errors import AppError, Conflict, NotFound, QuotaExceeded, Unavailable
 from app.events import ResponseEnded, TextDelta
+from app.frames import ConversationChanged
 from app.ids import ConversationId, UserId
 from app.people.accounts import Accounts, Principal
 from app.people.groups import Groups
 from app.people.keys import Keys
 from app.people.quotas import Limit, Quotas, choose, midnight
-from engine.api import Limits
+from engine.api import Hold, Limits, RetentionClass
 from tests.kit.db import held, waiting
 from tests.kit.domain import Domain, new_person, open_domain
 from tests.kit.echo import REPLY_TOKENS, EchoEngine
+from tests.kit.serving import Serving
+from tests.kit.staff import done, somebody
 
 pytestmark = pytest.mark.usefixtures("one_day")
 
@@ -410,6 +415,89 @@ async def test_so_much_kv_is_kept_warm_and_no_more(db: Database):
 
     assert first and second and not view.kept_warm
     assert fault.quota == "kept_warm_bytes"
+
+
+@pytest.mark.row("pins")
+async def test_what_is_kept_warm_is_let_go_of_once_it_has_grown_beyond_the_quota(db: Database):
+    async with open_domain(db, EchoEngine()) as domain:
+        ann = await new_person(db)
+        made = await domain.conversations.create(ann.user_id)
+        used = (await domain.say(ann, made.id, "hello")).response.usage
+        assert used is not None
+        room = used.input_tokens + used.output_tokens + 60
+        await domain.quotas.set_for_user(ann.user_id, QuotaKind.KEPT_WARM, room)
+        await domain.supervisor.change_conversation(ann, made.id, Changes(kept_warm=True))
+        kept = []
+        for text in ("hi", "and a longer text than what there is room for, by far"):
+            with domain.hub.watch(ann.user_id) as feed:
+                await domain.say(ann, made.id, text)
+                await turns_are_over(domain)
+                view = await domain.conversations.get(ann.user_id, made.id)
+            kept.append(
+                (view.kept_warm, any(_tells(one, kept_warm=False) for one in feed._notices))
+            )
+        subject = session_of(ann.user_id, made.id)
+        assert not domain.supervisor.liveness.keeps(subject)
+        kept_bytes = await domain.supervisor.keeping.kept_bytes(ann.user_id)
+
+    assert kept[0][0]
+    assert kept[1] == (False, True), "and its pages hear of it"
+    assert kept_bytes == 0
+
+
+def _tells(notice: object, *, kept_warm: bool) -> bool:
+    return isinstance(notice, ConversationChanged) and notice.conversation.kept_warm is kept_warm
+
+
+async def turns_are_over(domain: Domain) -> None:
+    while domain.supervisor.live_turns:  # noqa: ASYNC110  what is waited for has no event
+        await asyncio.sleep(0)
+
+
+@pytest.mark.row("pins")
+async def test_a_client_that_asks_for_a_while_is_held_to_the_same_quota(db: Database):
+    engine = EchoEngine()
+    async with open_domain(db, engine) as domain:
+        ann = await new_person(db)
+        asked = CacheAsked(key="k", ttl_s=60.0)
+        held: dict[int | None, int] = {}
+        for allowed in (0, 10, None, 10):
+            await domain.quotas.set_for_user(ann.user_id, QuotaKind.KEPT_WARM, allowed)
+            before = len(engine.leases)
+            response = await domain.respond(ann, "hello", cache=asked)
+            await domain.ended(ann, response)
+            await turns_are_over(domain)
+            wishes = [wish for _, wish in engine.leases[before:] if isinstance(wish, Hold)]
+            held[allowed] = sum(one.retention is RetentionClass.KEPT for one in wishes)
+            if allowed is None:
+                kept_bytes = await domain.supervisor.keeping.kept_bytes(ann.user_id)
+                used = (await domain.supervisor.response(ann, response.id)).view.usage
+
+        await domain.quotas.set_for_user(ann.user_id, QuotaKind.KEPT_WARM, 10)
+        conversation = await domain.conversations.create(ann.user_id)
+        await domain.say(ann, conversation.id, "hello")
+        keep = domain.supervisor.change_conversation(ann, conversation.id, Changes(kept_warm=True))
+        await refused(keep)
+
+    assert held == {0: 0, 10: 0, None: 1}
+    assert used is not None and kept_bytes == used.input_tokens + used.output_tokens
+
+
+async def test_one_is_told_how_many_sockets_and_how_much_is_kept_warm(house: Serving):
+    async with somebody(house) as who, who.tab() as tab, who.tab():
+        conversation_id = await who.conversation()
+        await tab.subscribe(conversation_id)
+        said = await tab.say(conversation_id, "hello")
+        await tab.story(said.response.id)
+        path = f"/api/conversations/{conversation_id}"
+        await done(await who.client.patch(path, json={"kept_warm": True}))
+        usage = await done(await who.client.get("/api/account/usage"))
+        used = {one["kind"]: one["used"] for one in usage["quotas"]}
+        messages = (await done(await who.client.get(path)))["messages"]
+
+    (cost,) = (one["response"]["usage"] for one in messages if one["response"] is not None)
+    assert used["sockets"] == 2
+    assert used["kept_warm_bytes"] == cost["input_tokens"] + cost["output_tokens"]
 
 
 # ---------------------------------------------------------------- drafts, and who is gone
