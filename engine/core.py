@@ -317,7 +317,7 @@ class Core:
             Lookup(
                 token_ids=job.token_ids,
                 cached_tokens=cached_tokens,
-                block_tokens=self.config.block_tokens,
+                unused_tokens=self.config.unused_tokens,
                 fingerprints=self._fingerprints,
                 loss=self._cache.loss(sequence.key),
             ),

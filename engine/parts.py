@@ -39,6 +39,14 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget = DEFAULT_BUDGET
     """How much of the pool leases may pin."""
 
+    @property
+    def unused_tokens(self) -> int:
+        """Up to how many tokens of a known prefix a turn may have to compute though none is lost.
+
+        Part of a block; in the deterministic mode all of a reply, whose KV is never gone on from.
+        """
+        return self.context_tokens if self.canonical_tokens else self.block_tokens
+
     def __post_init__(self) -> None:
         least = self.max_running + self.canonical_tokens
         if self.step_tokens < least:

@@ -21,11 +21,14 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lookup(msgspec.Struct, frozen=True, kw_only=True):
-    """What one turn asked for and what the cache had. `loss`: why this session last lost blocks."""
+    """What one turn asked for and what the cache had. `loss`: why this session last lost blocks.
+
+    Up to `unused_tokens` of a known prefix may go unused though nobody let them go.
+    """
 
     token_ids: tuple[int, ...]
     cached_tokens: int
-    block_tokens: int
+    unused_tokens: int
     fingerprints: Fingerprints
     loss: MissReason | None
 
@@ -76,7 +79,7 @@ def _lost(history: History, lookup: Lookup, common: int) -> MissReason:
         return MissReason.ENGINE_RESTART
     if lookup.loss is not None:
         return lookup.loss
-    if common - lookup.cached_tokens <= lookup.block_tokens:
+    if common - lookup.cached_tokens <= lookup.unused_tokens:
         return MissReason.BELOW_GRANULARITY
     # Nobody saw it go (a job without a session): only pressure lets unleased blocks go.
     return MissReason.EVICTED_PRESSURE

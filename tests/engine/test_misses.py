@@ -23,7 +23,7 @@ def lookup(ids: Iterable[int] = range(50), **changes: Any) -> Lookup:
     values: dict[str, Any] = {
         "token_ids": tuple(ids),
         "cached_tokens": 0,
-        "block_tokens": 16,
+        "unused_tokens": 16,
         "fingerprints": Fingerprints(model_fingerprint="m", template_fingerprint="t", boot_id="b"),
         "loss": None,
     }
