@@ -9,7 +9,7 @@ const de: typeof en = {
     roles: { admin: "Verwaltung", member: "Mitglied", auditor: "Prüfung" },
     roleOf: (name: string) => `Rolle von ${name}`,
     disabled: "Ausgesperrt",
-    conversations: "Unterhaltungen",
+    conversations: (count: string) => many(count, "Unterhaltung", "Unterhaltungen"),
     stored: "Gespeichert",
     tokens: "Token",
     tokensWords: (computed: string, cached: string, written: string) =>

@@ -10,7 +10,7 @@ export default {
     roles: { admin: "Administrator", member: "Member", auditor: "Auditor" },
     roleOf: (name: string) => `Role of ${name}`,
     disabled: "Shut out",
-    conversations: "conversations",
+    conversations: (count: string) => many(count, "conversation", "conversations"),
     stored: "Stored",
     tokens: "Tokens",
     tokensWords: (computed: string, cached: string, written: string) =>
