@@ -19,7 +19,7 @@ import msgspec
 
 from engine.api import OwnerId, Scope, Subject, SubjectKind
 from engine.kv.pins import LeaseKey
-from engine.kv.prefix import Ids, Scopes, shared_tokens
+from engine.kv.prefix import Ids, Scopes, is_operators, shared_tokens
 from engine.step import BlockId, SegmentHead
 from engine.terms import Tier
 
@@ -51,15 +51,19 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Segment:
-    """One run of a path. `tiers` hold it whole; `moving` transfers read or write it."""
+    """One run of a path. `tiers` hold it whole; `moving` transfers read or write it.
 
-    __slots__ = ("children", "going", "head", "ids", "moving", "parent", "tiers", "used")
+    The paths of its `sharers` go through all of it as well, and whether these may lie on disk.
+    """
+
+    __slots__ = ("children", "going", "head", "ids", "moving", "parent", "sharers", "tiers", "used")
 
     def __init__(self, head: SegmentHead, parent: "Segment | None") -> None:
         self.head = head
         self.parent = parent
         self.ids: Ids = array("I", head.token_ids)
         self.children: dict[object, list[Segment]] = {}
+        self.sharers: dict[LeaseKey, bool] = {}
         self.tiers: set[Tier] = set()
         self.moving = 0
         self.going = False
@@ -110,8 +114,16 @@ class SegmentTree:
         """What was written for a subject."""
         return list(self._by_key.get(key, ()))
 
-    def written_for(self, subject: Subject) -> list[Segment]:
-        """The same for one subject or all of an owner's, the ends of paths first."""
+    def forget(self, subject: Subject) -> list[Segment]:
+        """What was written for one subject or all of an owner's, the ends of paths first.
+
+        They share nothing any more.
+        """
+        whole = subject.kind is SubjectKind.OWNER
+        for segment in self:
+            for key in [k for k in segment.sharers if k[0] == subject.owner_id]:
+                if whole or key[1] == subject.subject_id:
+                    del segment.sharers[key]
         own: Iterator[Segment] = iter(self.of((subject.owner_id, subject.subject_id)))
         if subject.kind is SubjectKind.OWNER:
             own = (segment for segment in self if segment.head.owner_id == subject.owner_id)
@@ -133,11 +145,23 @@ class SegmentTree:
                 segment = child
         return Found(segments=found, end=position)
 
-    def continuation(self, parent: Segment, scope: Scope, ids: Ids) -> Segment | None:
-        """The child that holds all of `ids`, or is going to."""
-        return next(
-            (c for c, shared in self.candidates(parent, scope, ids) if shared == len(ids)), None
-        )
+    def continuation(
+        self, parent: Segment, scope: Scope, ids: Ids, whose: tuple[LeaseKey, bool]
+    ) -> Segment | None:
+        """The child that holds all of `ids`, or is going to; it is shared by `whose` from now on.
+
+        Of another's none that goes on beyond: what that one says there goes when it is forgotten.
+        """
+        key, durable = whose
+        for child, shared in self.candidates(parent, scope, ids):
+            if shared < len(ids):
+                continue
+            if child.key == key or is_operators(scope):
+                return child
+            if len(child.ids) == len(ids):
+                child.sharers[key] = durable
+                return child
+        return None
 
     def candidates(self, parent: Segment, scope: Scope, ids: Ids) -> Iterator[tuple[Segment, int]]:
         """Children in the same scope that may continue with `ids`, and how many they share."""
@@ -154,7 +178,7 @@ class SegmentTree:
             child
             for child, shared in beside
             if shared == len(child.ids) < len(segment.ids)
-            if child.key == segment.key and not child.children
+            if child.key == segment.key and not (child.children or child.sharers)
         ]
 
     def link(self, head: SegmentHead, parent: Segment) -> Segment:
@@ -176,18 +200,21 @@ class SegmentTree:
             del parent.children[key]
 
     def hand_over(self, segment: Segment) -> SegmentHead | None:
-        """Give it to whose segment continues it; its head then. None: no other may keep it.
+        """Give it to whose segment continues it, else to who shares it; its head then.
 
-        What may lie in memory only does not keep what lies on disk: nobody would delete that after
+        None: no other may keep it. Who shares it is known in this life alone. What may lie in memory only does not keep what lies on disk: nobody would delete that after
         a restart.
         """
         durable = segment.head.durable
-        heir = next((c for c in segment.below() if c.head.durable or not durable), None)
-        if heir is None:
+        heirs = [c.key for c in segment.below() if c.head.durable or not durable]
+        heirs += [key for key, may_lie in segment.sharers.items() if may_lie or not durable]
+        if not heirs:
             return None
+        owner_id, session_id = heirs[0]
+        segment.sharers.pop(heirs[0], None)
         self._disown(segment)
         segment.head = msgspec.structs.replace(
-            segment.head, owner_id=heir.head.owner_id, session_id=heir.head.session_id
+            segment.head, owner_id=owner_id, session_id=session_id
         )
         self._by_key.setdefault(segment.key, {})[segment] = None
         return segment.head

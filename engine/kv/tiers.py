@@ -124,12 +124,12 @@ class Tiers:
         parent = self._tree.root
         for scope, start, end in path.spans(self._sizes.segment_tokens, self._key_tokens):
             ids = path.ids[start:end]
-            known = self._tree.continuation(parent, scope, ids)
+            whose = keys[0] if is_operators(scope) else keys[1], durable
+            known = self._tree.continuation(parent, scope, ids, whose)
             if known is None:
                 if not self._make_room(tier, len(ids), parent):
                     return False
-                key = keys[0] if is_operators(scope) else keys[1]
-                known = self._add(parent, scope, ids, (key, durable))
+                known = self._add(parent, scope, ids, whose)
                 self._write(known, tier, path.table)
             elif self._is_closing and not self._spill(known):
                 return False
@@ -201,8 +201,8 @@ class Tiers:
             self._settle(segment)
 
     def forget(self, subject: Subject) -> None:
-        """Drop what was written for the subject. What others' segments continue becomes theirs."""
-        for segment in self._tree.written_for(subject):
+        """Drop what was written for the subject. What others continue or share becomes theirs."""
+        for segment in self._tree.forget(subject):
             if head := self._tree.hand_over(segment):
                 self._orders.append(HandOver(head=head))
             else:
