@@ -24,6 +24,7 @@ from app.frames import (
     InwardFrame,
     OutwardFrame,
 )
+from app.people.usage import Usage
 from app.routes.gate import Gate, Hosts
 from app.settings import Settings
 from tests.kit.echo import EchoEngine
@@ -348,7 +349,8 @@ async def test_the_session_cookie_is_for_the_server_alone_and_the_token_for_our_
 
 def test_behind_https_cookies_are_secure_and_bound_to_the_host(tmp_path):
     settings = Settings(data_dir=tmp_path, public_url="https://chat.example.org")
-    gate = Gate(settings, None, None, None, usage=None)  # type: ignore[arg-type]  # cookies ask no accounts
+    nothing: Any = None  # cookies ask no accounts
+    gate = Gate(settings, nothing, nothing, nothing, usage=Usage(nothing, nothing))
 
     cookie = gate.login_cookie("t", max_age_s=60).to_header(header="")
 

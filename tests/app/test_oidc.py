@@ -24,6 +24,7 @@ from app.people.invitations import Invitations
 from app.people.logins import FRESH, Logins
 from app.people.oidc import Oidc, Reply
 from app.people.provider import FRESH_S, LARGEST_ANSWER, QUIET_S, Provider
+from app.people.usage import Usage
 from app.routes.gate import Gate
 from app.settings import Settings
 from tests.kit.peers import open_engine
@@ -366,7 +367,8 @@ async def test_without_a_provider_the_page_offers_none(house: Serving):
 
 def test_the_errand_comes_back_from_another_site_and_is_bound_to_the_host(tmp_path: Path):
     settings = Settings(data_dir=tmp_path, public_url="https://chat.example.org")
-    gate = Gate(settings, None, None, None, usage=None)  # type: ignore[arg-type]  # cookies ask no accounts
+    nothing: Any = None  # cookies ask no accounts
+    gate = Gate(settings, nothing, nothing, nothing, usage=Usage(nothing, nothing))
 
     cookie = gate.errand_cookie("sealed", max_age_s=600).to_header(header="")
 
