@@ -166,7 +166,8 @@ def replay(workload: Workload, units: int, policy: Policy) -> Score:
 def optimum(workload: Workload, units: int, *, knows_when: bool = True) -> Score:
     """The clairvoyant bound: what is used again last, or never, goes first (Belady 1966).
 
-    A unit is never used later than one behind it, so what goes first is a leaf or as good as one.
+    A unit is never used later than one behind it, so what goes first is a leaf or as good as one. What
+    is not scored counts for nothing: what is used again there first might as well be gone until then.
     It need not hold a whole prompt at once, as every real cache must: a bound, not a policy.
     Without `knows_when` it knows of each unit whether it is used again, and no more: what is not
     goes first, then what was used longest ago.
@@ -178,7 +179,8 @@ def optimum(workload: Workload, units: int, *, knows_when: bool = True) -> Score
     for number in range(len(turns) - 1, -1, -1):
         path = turns[number].path
         uses.append([next_use.get(unit, never) for unit in path])
-        next_use |= dict.fromkeys(path, number)
+        is_scored = turns[number].at_s >= workload.scored_from_s
+        next_use |= dict.fromkeys(path, number if is_scored else never)
     score = Score()
     held: dict[int, int] = {}
     heap: list[tuple[int, int, int]] = []

@@ -65,7 +65,9 @@ def test_lru_equals_a_plain_one_and_the_bound_is_above_all(tmp_path_factory, pat
     bound = optimum(workload, units).hits
     whether = optimum(workload, units, knows_when=False).hits
     lru = replay(workload, units, Policy(index=index)).hits
-    assert lru == plain_lru(workload, units) <= whether <= bound
+    assert lru == plain_lru(workload, units) <= bound
+    # Who knows only what is used again may keep the wrong one of two, and find less than LRU.
+    assert whether <= bound
     assert replay(workload, units, Policy(model=MOONCAKE, index=index)).hits <= bound
     assert replay(workload, units, Policy(ttl_s=20.0, index=index)).hits <= bound
 

@@ -231,7 +231,7 @@ class Cache:
     def keep_by_cost(self, model: GapModel = MOONCAKE) -> None:
         """Weigh price and chance of return inside a class; without it, least recently used goes."""
         self._queue.weigh(CostWorth(self._prices, model))
-        self._leases.model = model
+        self._leases.model, self._leases.by_pace = model, True
 
     def expire(self, now: float) -> None:
         """Time goes on: let leases that are due fall back."""

@@ -33,7 +33,7 @@ from engine.kv.holding import A_TURN, Closing
 from engine.kv.journal import Journal
 from engine.kv.pins import NEVER, Budget, Lease, LeaseKey, Pins
 from engine.kv.prefix import Entry, Holder, PrefixIndex, is_operators
-from engine.kv.returns import MOONCAKE
+from engine.kv.returns import MOONCAKE, NO_HABIT
 
 REMEMBERED_LOSSES = 4096
 
@@ -48,7 +48,8 @@ NOBODY = OwnerId("")
 class Leases:
     """All leases. `refile` is told of every entry whose retention class may have fallen.
 
-    `model` says how long a subject counts as recent after a turn.
+    `model` says how long a subject counts as recent after a turn: all alike, so that the least recently
+    used falls first, or (`by_pace`) each as its own gaps foretell.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Leases:
         journal: Journal,
     ) -> None:
         self.model = MOONCAKE
+        self.by_pace = False
         self._index = index
         self._refile = refile
         self._pins = Pins(pool, block_tokens, budget, journal)
@@ -220,7 +222,8 @@ class Leases:
 
     def _use(self, lease: Lease, entry: Entry) -> None:
         lease.used_s = self._now
-        lease.recent_until_s = self._now + self.model.recent_s(lease.habit)
+        habit = lease.habit if self.by_pace else NO_HABIT
+        lease.recent_until_s = self._now + self.model.recent_s(habit)
         self._renew(lease)
         # The longer path first, so that what stays pinned is not unpinned in between.
         self._index.hold(entry, lease)

@@ -163,15 +163,15 @@ def _frames() -> list[bytes]:
 
 
 def _socket() -> Taste:
-    socket = importlib.import_module("app.routes.socket")
+    socket = importlib.import_module("app.routes.inward")
     refused = importlib.import_module("app.errors").InvalidRequest
 
     def taste(data: bytes) -> None:
         text = data.decode(errors="replace")
         try:
-            socket._decode(text)
+            socket.decode(text)
         except refused:
-            socket._asked_id(text)
+            socket.asked_id(text)
 
     return taste
 
@@ -287,7 +287,7 @@ def _segments() -> Taste:
 TARGETS = {
     "imports": Target(("app.chat.foreign", "app.chat.archive"), _archives, _imports),
     "documents": Target(("app.chat.extract", "pypdf"), _documents, _extraction),
-    "socket": Target(("app.routes.socket", "app.routes.problems"), _frames, _socket),
+    "socket": Target(("app.routes.inward", "app.routes.problems"), _frames, _socket),
     "dialect": Target(("app.routes.openai",), _bodies, _dialect),
     "between": Target(("engine.wire",), _calls, _between),
     "segments": Target(("engine.model.segments",), _parked, _segments),

@@ -121,6 +121,7 @@ def test_a_turn_is_recent_for_a_while_and_then_idle():
 
 def test_how_long_a_turn_is_recent_is_told_by_the_conversations_own_pace():
     bench = Bench()
+    bench.leases.by_pace = True
     for name, gap_s in (("quick", 20.0), ("slow", 900.0)):
         for turn in range(4):
             bench.turn(name, [*name.encode(), *range(8 * turn)], turn * gap_s)
@@ -130,6 +131,16 @@ def test_how_long_a_turn_is_recent_is_told_by_the_conversations_own_pace():
     assert until["quick"] < RECENT_S < until["slow"]
     for lease in bench.leases:
         assert until[lease.key[1]] == MOONCAKE.recent_s(lease.habit)
+
+
+def test_by_plain_recency_what_was_used_longer_ago_is_never_the_longer_recent():
+    bench = Bench()
+    for name, gap_s in (("quick", 20.0), ("slow", 900.0)):
+        for turn in range(4):
+            bench.turn(name, [*name.encode(), *range(8 * turn)], turn * gap_s)
+
+    for lease in bench.leases:
+        assert lease.recent_until_s == lease.used_s + RECENT_S
 
 
 def test_another_model_of_gaps_makes_other_turns_recent():
