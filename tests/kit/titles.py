@@ -90,7 +90,9 @@ class Life:
         if len(prompt) + one.reply > self.desk.config.context_tokens:
             return
         if one.draft:
-            self.desk.run(self._job(one.chat, prompt, JobClass.DRAFT, 0))
+            draft = self.desk.submit(self._job(one.chat, prompt, JobClass.DRAFT, 0))
+            while draft.job_id not in self.desk.ended:  # computed, or refused for want of room
+                self.desk.step()
         before = [list(log) for log in self._logs]
         turn = self.desk.submit(self._job(one.chat, prompt, JobClass.INTERACTIVE, one.reply))
         log[:] = prompt

@@ -150,6 +150,9 @@ def test_10_a_title_without_room_waits_for_who_runs_and_holds_up_nobody(make_ind
 
     asked = desk.submit(title(desk, log, output=30))
     draft = desk.submit(desk.job([*log, 7], session="chat", output=0, job_class=JobClass.DRAFT))
+    warm_up = desk.submit(
+        desk.job([*log, 7], session="chat", output=0, job_class=JobClass.BACKGROUND)
+    )
     desk.step()
     waits = asked.job_id not in desk.ended
     desk.finish(turn)
@@ -157,7 +160,8 @@ def test_10_a_title_without_room_waits_for_who_runs_and_holds_up_nobody(make_ind
 
     assert waits
     assert desk.ended[asked.job_id].reason is FinishReason.REFUSED
-    assert desk.ended[draft.job_id].reason is FinishReason.LENGTH
+    assert desk.ended[warm_up.job_id].reason is FinishReason.LENGTH
+    assert desk.ended[draft.job_id].reason is FinishReason.REFUSED, "no room for it is spare"
 
 
 @pytest.mark.parametrize("make_index", INDEXES)
