@@ -122,7 +122,8 @@ class Database:
         self._writer: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
         self._apart: _Apart | None = None
         self._stores = True
-        """Whether the last transaction that wrote was stored, as far as the disk was concerned."""
+        """Whether every one that wrote was stored since `answers` saw that one can be. What ends well
+        need not have written anything."""
         if self.is_sqlite:
             self._writer = asyncio.Lock()
             _tune_sqlite(self.engine.sync_engine)
@@ -228,7 +229,6 @@ class Database:
         """Around whatever may write: a full disk lets everybody read."""
         try:
             yield
-            self._stores |= kind == "write"
         except Unavailable as error:
             self._stores &= kind != "write" or isinstance(error, _Crossed)
             raise
@@ -239,6 +239,7 @@ class Database:
             await self.look(lambda _: None)
             if not self._stores:
                 await self.note(lambda session: session.execute(_TOUCH))
+                self._stores = True
         except Unavailable:
             return False
         return True
