@@ -81,6 +81,7 @@ class Desk:
         self.core = Core(self.config, cache=cache)
         self.paper = PaperModel(self.config.pool_blocks, self.config.block_tokens)
         self.now = 0.0
+        self.jobs: dict[JobId, Job] = {}
         self.started: dict[JobId, Started] = {}
         self.emitted: dict[JobId, list[int]] = {}
         self.ended: dict[JobId, Ended] = {}
@@ -126,6 +127,7 @@ class Desk:
         )
 
     def submit(self, job: Job) -> Job:
+        self.jobs[job.job_id] = job
         self.core.submit(job, self.now)
         self.paper.learn(job)
         return job
