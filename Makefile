@@ -14,7 +14,7 @@ NPM_IN := PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --no-update-no
 NPM := $(NPM_IN) web
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help run install page migrate check test contract chaos bench bench-gpu format lock golden pictures python chromium nginx compiler provider
+.PHONY: help run install page migrate check test long contract chaos bench bench-gpu format lock golden pictures python chromium nginx compiler provider
 .DEFAULT_GOAL := help
 
 help: ## What can be made.
@@ -114,9 +114,14 @@ check: .venv/tested page ## The quick part: lint, format, imports, types, the pa
 
 # Three files at a time, for one of them often waits, on one torch thread each: threads that spin for
 # each other's core are far slower.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
 test: chromium nginx compiler provider tests/dialect/ts/node_modules/.package-lock.json check ## Everything a change must pass; installs what it needs and says so.
 	$(NPM) run --silent test
-	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not long"
+
+long: chromium nginx compiler provider tests/dialect/ts/node_modules/.package-lock.json .venv/tested page ## The tests that `make test` leaves out: more of what it has a short form of. Half an hour.
+	$(PYTEST) -m long
 
 contract: .venv/tested ## Ask a server all that its OpenAPI document allows and forbids: half an hour. CONTRACT=--examples=9
 	$(PY) -m tests.kit.contract $(CONTRACT)

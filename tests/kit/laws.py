@@ -1,5 +1,6 @@
 """Keeps docs/laws.md in step: under each law, the tests that hold it. `make golden` rewrites."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -14,6 +15,17 @@ def tests_by_law() -> dict[int, list[str]]:
         for name, law in re.findall(r"def (test_(\d\d)_\w+)", path.read_text()):
             found.setdefault(int(law), []).append(name)
     return found
+
+
+def long_tests() -> set[str]:
+    """The names of those that `make test` leaves out with all their parameters."""
+    return {
+        function.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        if "pytest.mark.long" in map(ast.unparse, function.decorator_list)
+    }
 
 
 def render(page: str) -> str:
