@@ -57,7 +57,7 @@ def plain_lru(workload: Workload, units: int) -> int:
 paths = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=2, max_size=40)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(paths=paths, units=st.integers(8, 24), index=st.sampled_from(PREFIX_INDEXES))
 def test_lru_equals_a_plain_one_and_the_bound_is_above_all(tmp_path_factory, paths, units, index):
     workload = trace(tmp_path_factory.mktemp("trace"), paths)
@@ -130,6 +130,7 @@ def test_a_report_has_a_column_for_each_policy():
     assert all(f" {name} |" in lines[0] for name in [*named, "whether", "optimum"])
 
 
+@pytest.mark.long
 def test_the_command_for_a_gpu_runs_on_a_small_model_of_a_cpu(tmp_path):
     file = tmp_path / "gpu.json"
     done = gpu("--small", "--device", "cpu", "--data-dir", str(tmp_path), "--json", str(file))

@@ -35,6 +35,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "venv" / "bin"
 
 
+@pytest.mark.long
 def test_the_wheel_serves_its_page_from_a_bare_environment(bare: Path, tmp_path: Path):
     folder, port = new_folder(), free_port()
     environment = server_environment(folder, port)

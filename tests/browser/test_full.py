@@ -14,7 +14,7 @@ from app.routes import conversations
 from engine.api import Engine, Limits
 from engine.local import LocalEngine
 from tests.browser.test_chat import ANSWER_MS, come_in, stored
-from tests.kit.engines import a_config
+from tests.kit.engines import as_served
 from tests.kit.serving import Serving, serving
 
 pytestmark = pytest.mark.browser
@@ -69,7 +69,7 @@ SAYS = {
 @pytest.fixture(scope="module")
 def small_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     async def open_engine() -> Engine:
-        config = a_config(context_tokens=CONTEXT_TOKENS, checks=False, poison=False)
+        config = as_served(context_tokens=CONTEXT_TOKENS, checks=False, poison=False)
         return await LocalEngine.open(config)
 
     with serving(tmp_path_factory.mktemp("small"), open_engine) as running:

@@ -18,7 +18,7 @@ from app.routes import conversations
 from engine.api import Engine, JobId, Limits
 from engine.errors import EngineLost
 from tests.browser.test_chat import LONG, letters, stored, wait_for_more
-from tests.kit.engines import a_config, a_job, first_prompt, play
+from tests.kit.engines import a_job, as_served, first_prompt, play
 from tests.kit.paced import Described, PacedEngine, has_said, reads, somebody_waits
 from tests.kit.peers import engine_of
 from tests.kit.serving import Serving, serving
@@ -43,7 +43,7 @@ def real_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A server with the real model and one seat; the same question gets the same answer."""
 
     async def open_engine() -> Engine:
-        config = a_config(
+        config = as_served(
             deterministic=True, max_running=1, context_tokens=2048, checks=False, poison=False
         )
         return await PacedEngine.open(config)

@@ -26,7 +26,7 @@ from engine.model.grammar import Grammars
 from tests.browser.test_admin_page import PAGES
 from tests.browser.test_chat import ANSWER_MS, send, stored
 from tests.browser.test_settings import close, settings
-from tests.kit.engines import a_config, opened
+from tests.kit.engines import as_served, opened
 from tests.kit.peers import engine_of
 from tests.kit.provider import RealProvider
 from tests.kit.serving import Serving, serving
@@ -114,7 +114,7 @@ def provider() -> Iterator[RealProvider]:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory, provider: RealProvider) -> Iterator[Serving]:
     async def open_engine() -> Engine:
-        return await opened(a_config(checks=False, poison=False))
+        return await opened(as_served(checks=False, poison=False))
 
     folder: Path = tmp_path_factory.mktemp("untrusted")
     settings = provider.settings | {"oidc_name": "the House"}

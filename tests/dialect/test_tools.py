@@ -35,7 +35,7 @@ from engine.api import (
 from tests.dialect.conftest import a_client, sdk
 from tests.kit import logs
 from tests.kit.echo import CALL_FORM, EchoEngine, text_of, with_calls
-from tests.kit.engines import a_config
+from tests.kit.engines import as_served
 from tests.kit.model import with_template
 from tests.kit.server import Server
 from tests.kit.serving import Serving, serving
@@ -93,7 +93,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
 
         (folder / "model").mkdir()
         model = with_template(folder / "model", CALLS)
-        return await LocalEngine.open(a_config(model=model))
+        return await LocalEngine.open(as_served(model=model))
 
     with serving(folder, open_engine) as server:
         yield a_client(server)

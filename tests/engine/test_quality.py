@@ -135,8 +135,13 @@ FORMATS = {
     "float32": Served(dtype="float32", kernels="native", weights="auto", bound=FLOAT32),
 }
 
+LONG = ("rounded, by torch", "rounded, KV in fp8", "groups, token by token")
+"""Each has another beside it that is rounded alike."""
 
-@pytest.mark.parametrize("name", FORMATS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FORMATS]
+)
 def test_a_serving_format_stays_within_its_bound_of_float32(exact, name):
     of, bound = FORMATS[name], FORMATS[name].bound
     kernels, served = of.kernels, loaded_model(of.dtype, of.kernels, of.weights)

@@ -114,6 +114,7 @@ async def test_two_ranks_give_the_probabilities_that_one_gives(whole, shared):
     assert max(abs(ours - theirs) for (_, ours), (_, theirs) in pairs) < CLOSE
 
 
+@pytest.mark.long
 async def test_two_ranks_keep_kv_in_fp8_as_one_does(model):
     """What a sum's last bit moves over a border of fp8 is moved by a sixteenth."""
     sampling = Sampling(temperature=0.0, logprobs=5)
@@ -151,7 +152,13 @@ async def test_what_is_kept_counts_for_all_ranks(whole, shared):
     assert (one.device, two.device) == ("cpu", "2 x cpu")
 
 
-@pytest.mark.parametrize("victim", [0, 1], ids=["the first rank", "its follower"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param(0, id="the first rank", marks=pytest.mark.long),
+        pytest.param(1, id="its follower"),
+    ],
+)
 async def test_13_an_answer_goes_on_when_a_rank_is_killed(shared, victim):
     job = a_job(
         await first_prompt(shared, QUESTIONS[1]),

@@ -74,6 +74,16 @@ def a_config(*, blocks: int = 256, **changes: object) -> EngineConfig:
     return msgspec.structs.replace(config, **changes)
 
 
+def as_served(*, blocks: int = 256, **changes: Any) -> EngineConfig:
+    """As `a_config`, in a format that serves: a third of the bytes, and of the time.
+
+    In the last bits of a token's numbers is how many rows were computed with it, so a warm answer may
+    part from a cold one where two tokens are as good: for tests that do not compare them.
+    """
+    values: dict[str, Any] = {"dtype": "bfloat16", "kv_memory_bytes": blocks * BLOCK_BYTES // 2}
+    return a_config(**(values | changes))
+
+
 def share_made(data_dir: Path) -> None:
     """Have a data folder of its own find the converted model and the kernels built for all tests."""
     data_dir.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from engine.config import PREFIX_INDEXES
 from engine.core import Core
 from engine.kv.tiers import TierSizes
 from tests.kit.desk import ANN, BEN, Desk, config
-from tests.kit.engines import a_config, a_job, first_prompt, open_local, play
+from tests.kit.engines import a_job, as_served, first_prompt, open_local, play
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
 DEADLINE_S = 60.0
@@ -149,7 +149,7 @@ def cut(whole: Coroutine[Any, Any, object], awaits: int) -> Generator[Any, None,
 
 
 async def test_15_a_reader_that_is_gone_at_any_await_leaves_the_pool_at_its_baseline():
-    async with open_local(a_config(blocks=40, step_tokens=16)) as engine:
+    async with open_local(as_served(blocks=40, step_tokens=16)) as engine:
         prompt = await first_prompt(engine, "Name three animals, and say where each of them lives.")
         limits = Limits(max_output_tokens=4, ignore_eos=True)
         said = (await play(engine, a_job(prompt, limits=limits))).token_ids

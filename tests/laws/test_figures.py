@@ -37,7 +37,7 @@ from engine.wire import (
 )
 from tests.kit import recount
 from tests.kit.desk import ANN, BEN, Desk, config, seeded
-from tests.kit.engines import Chat, a_config, a_job, first_prompt, fork_remote, open_local, play
+from tests.kit.engines import Chat, a_job, as_served, first_prompt, fork_remote, open_local, play
 from tests.kit.indexes import INDEXES
 from tests.kit.machine import CacheLife
 
@@ -148,7 +148,7 @@ def test_02_figures_equal_a_recount_where_conversations_are_parked_and_restored(
 
 async def test_02_the_real_engines_figures_equal_a_recount_of_its_receipts():
     jobs: list[recount.Told] = []
-    async with open_local(a_config(blocks=26)) as engine:
+    async with open_local(as_served(blocks=26)) as engine:
         for owner in ("ann", "ben"):
             chat = Chat(engine, owner=owner, persona="You are a helpful assistant.")
             for text in ("Name an animal.", "And one more.", "Where does it live?"):
@@ -302,7 +302,7 @@ def test_figures_cross_to_another_process_as_they_are():
 
 
 async def test_an_engine_in_its_own_process_tells_the_same_kinds():
-    async with fork_remote(a_config()) as engine:
+    async with fork_remote(as_served()) as engine:
         before = (await engine.snapshot()).sequence_number
         await Chat(engine).say("Name an animal.")
         async with aclosing(engine.watch(before)) as changes:

@@ -22,7 +22,7 @@ from engine.api import Engine, MissReason, Receipt
 from engine.config import PREFIX_INDEXES, EngineConfig
 from engine.remote import Care
 from tests.kit.domain import Domain, new_person, open_domain
-from tests.kit.engines import a_config, fork_remote, open_local
+from tests.kit.engines import as_served, fork_remote, open_local
 from tests.kit.server import POLL_S, Server, fork_server
 from tests.kit.tab import person
 
@@ -42,7 +42,7 @@ async def sqlite(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 def config(index: str = "radix") -> EngineConfig:
-    return a_config(blocks=256, max_waiting=32, prefix_index=index)
+    return as_served(blocks=256, max_waiting=32, prefix_index=index)
 
 
 @contextlib.asynccontextmanager

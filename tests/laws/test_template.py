@@ -1,4 +1,4 @@
-"""Law 3 under chat templates that are not prefix-stable: real model, real database, ten turns."""
+"""Law 3 under chat templates that are not prefix-stable: real model, real database."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from app.errors import InvalidRequest
 from app.events import ResponseEnded
 from engine.api import Engine, Limits, Message, Receipt, RenderRequest, Seam, Stability
 from tests.kit.domain import Domain, new_person, open_domain
-from tests.kit.engines import a_config, open_local
+from tests.kit.engines import as_served, open_local
 from tests.kit.model import with_template
 from tests.kit.templates import (
     ADDS_AN_EMPTY_THOUGHT,
@@ -27,6 +27,7 @@ from tests.kit.templates import (
     STRIPS_DIVISIONS,
 )
 
+several = pytest.mark.parametrize("turns", [4, pytest.param(10, marks=pytest.mark.long)])
 MARKED = 'Write the HTML tag "</div>" and nothing else.'
 
 
@@ -37,7 +38,7 @@ async def served(folder: Path, template: str) -> AsyncIterator[tuple[Engine, Dom
     await migrate(url)
     model = folder / "model"
     model.mkdir()
-    config = a_config(model=with_template(model, template), context_tokens=2048)
+    config = as_served(model=with_template(model, template), context_tokens=2048)
     async with (
         contextlib.aclosing(Database(url)) as db,
         open_local(config) as engine,
@@ -65,6 +66,7 @@ def receipt_of(end: ResponseEnded) -> Receipt:
     return end.response.receipt
 
 
+@several
 @pytest.mark.parametrize(
     "template",
     [
@@ -73,15 +75,15 @@ def receipt_of(end: ResponseEnded) -> Receipt:
         pytest.param(SHOWS_THE_LAST_THOUGHT, id="shows the last thought"),
     ],
 )
-async def test_03_ten_turns_stay_warm_where_only_replies_would_be_rewritten(
-    tmp_path: Path, template: str
+async def test_03_turns_stay_warm_where_only_replies_would_be_rewritten(
+    tmp_path: Path, template: str, turns: int
 ):
     async with served(tmp_path, template) as (engine, domain):
         card = await engine.info()
         ann = await new_person(domain.db)
         previous = None
         before: tuple[int, ...] = ()
-        for number in range(10):
+        for number in range(turns):
             text = MARKED if number % 2 else f"Name animal number {number}."
             response = await domain.respond(
                 ann, text, previous, limits=Limits(max_output_tokens=20)
@@ -100,8 +102,9 @@ async def test_03_ten_turns_stay_warm_where_only_replies_would_be_rewritten(
     assert whole[: len(before)] != before, "the template would have it otherwise"
 
 
+@several
 async def test_03_a_conversation_keeps_its_first_date_and_a_new_one_has_todays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
 ):
     today = datetime(2030, 1, 1, tzinfo=UTC)
     monkeypatch.setattr(chat_template_utils, "datetime", SimpleNamespace(now=lambda: today))
@@ -109,7 +112,7 @@ async def test_03_a_conversation_keeps_its_first_date_and_a_new_one_has_todays(
         ann = await new_person(domain.db)
         conversation = await domain.conversations.create(ann.user_id)
         before: tuple[int, ...] = ()
-        for number in range(10):
+        for number in range(turns):
             today = datetime(2030, 1, 1 + number, tzinfo=UTC)
             end = await domain.say(ann, conversation.id, f"Name animal {number}.", max_tokens=8)
             ids, path = await prompt_of(domain, end)
