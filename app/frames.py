@@ -151,7 +151,9 @@ class Presence(Inward, frozen=True, kw_only=True, tag="presence"):
 class Draft(Inward, frozen=True, kw_only=True, tag="draft"):
     """Unsent text, of which the server may compute what it can before it is sent. Never answered.
 
-    Each replaces the one before, and one without text withdraws it; it is held in memory only.
+    Each replaces the one before; it is held in memory only. One without text withdraws it, and so do
+    the end of the last page that wrote there and 15 minutes without another: then what was computed
+    of it is forgotten.
     Without a conversation yet, the persona and the documents are those that it will be made with.
     """
 

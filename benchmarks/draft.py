@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from app.chat.drafts import is_finished
+from app.chat.typed import is_finished
 from app.db.types import AccountRole
 from app.events import ResponseEnded, TextDelta
 from app.frames import Draft, Event, TurnCreate

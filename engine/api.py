@@ -348,6 +348,10 @@ class Forget(msgspec.Struct, frozen=True, kw_only=True, tag="forget"):
     """Let the subject go; blocks that nobody else refers to are zeroed and freed."""
 
 
+class Withdraw(msgspec.Struct, frozen=True, kw_only=True, tag="withdraw"):
+    """Forget what the subject will not go on from: its drafts, and branches that it has left."""
+
+
 class Park(msgspec.Struct, frozen=True, kw_only=True, tag="park"):
     """Copy the subject's blocks to a lower tier soon; they stay in the pool while there is room."""
 
@@ -356,7 +360,7 @@ class Warm(msgspec.Struct, frozen=True, kw_only=True, tag="warm"):
     """Bring back what lies of the subject in lower tiers: its next turn is expected."""
 
 
-Wish = Hold | Forget | Park | Warm
+Wish = Hold | Forget | Withdraw | Park | Warm
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True):

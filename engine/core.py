@@ -19,8 +19,6 @@ from contextlib import suppress
 import msgspec
 
 from engine.api import (
-    CacheEvent,
-    CacheSnapshot,
     CacheSource,
     Cancelled,
     FinishReason,
@@ -32,14 +30,14 @@ from engine.api import (
     Limits,
     SessionId,
     Started,
-    Stats,
     Subject,
     Warm,
     Wish,
+    Withdraw,
     Zone,
 )
 from engine.errors import Corrupt, InvalidJob, Refused
-from engine.figures import CacheChange
+from engine.figures import CacheChange, CacheEvent, CacheSnapshot, Stats
 from engine.kv.cache import Cache, lease_key
 from engine.kv.misses import Fingerprints, Lookup, explain
 from engine.outcome import CoreEvent, Emitted, Ended
@@ -218,7 +216,9 @@ class Core:
     def lease(self, subject: Subject, wish: Wish, now: float) -> LeaseState:
         """Carry out a wish. What still runs of a forgotten subject publishes nothing any more."""
         own = [s for s in self._sequences.values() if s.belongs_to(subject)]
-        if isinstance(wish, Forget):
+        if isinstance(wish, Withdraw):
+            own = [s for s in own if s.job.job_class is JobClass.DRAFT]
+        if isinstance(wish, Forget | Withdraw):
             for sequence in own:
                 sequence.forgotten = True
             self._totals.drafts.forget(subject)

@@ -8,27 +8,27 @@ tokens depend on what is typed next. Where its last sentence is closed it is com
 now, for it may be. So a wrong guess is wasted work, and never a wrong prompt.
 
 A text is held in memory until it is rendered, in nothing else: no database, no log, no disk. A
-failure is silent, for nobody asked. Drafts of one session supersede each other, those of one user
-have a budget, and whatever is left of an abandoned one is the first to go.
+failure is silent, for nobody asked. Drafts of one session supersede each other, and those of one user
+have a budget. What was computed of one that is withdrawn, whose last page has gone, or to which
+nothing was added for a while, is forgotten at once, but for what others share.
 """
 
 import asyncio
 import contextlib
 import logging
-import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from app.chat.entry import TurnRequest
 from app.chat.errands import Errands
-from app.chat.headed import shared_tokens
 from app.chat.intake import Intake
 from app.chat.liveness import session_of
 from app.chat.prompt import Prompt, Wanted
+from app.chat.typed import is_finished, settled, shared_start
 from app.errors import AppError, TooMany
 from app.ids import ConversationId, UserId, new_conversation_id
 from app.people.rates import DRAFTS_PER_SOCKET, Bucket
@@ -46,6 +46,7 @@ from engine.api import (
     OwnerId,
     SessionId,
     Started,
+    Withdraw,
     Zone,
 )
 from engine.errors import EngineError
@@ -57,38 +58,11 @@ BUDGET_TOKENS, WINDOW_S = 16_384, 60.0
 its end."""
 MOST_RUNNING = 8
 """Drafts in the engine at once; its queue is for turns."""
-OPEN_TAIL = 16
-"""Characters of a text without spaces that typing on may change the tokens of."""
 TOKEN_CHARACTERS = 16
 """A text of more characters for each token of the context is not even looked at."""
 REMEMBERED_USERS = 4096
-
-_LAST_WORD = re.compile(r"\s+\S*\Z")
-_SENTENCE_END = re.compile(r"[.!?…。！？؟][\"')\]”’»]*\Z")  # noqa: RUF001
-
-
-def settled(text: str) -> str:
-    """The part of a text whose tokens are the same whatever is typed behind it.
-
-    It ends before the space before the last word: there every tokenizer that splits words ends a
-    token. A long end without any space is cut inside, which is right most often.
-    """
-    text = text.rstrip()
-    word = _LAST_WORD.search(text, max(0, len(text) - OPEN_TAIL))
-    return text[: word.start() if word else max(0, len(text) - OPEN_TAIL)]
-
-
-def is_finished(text: str) -> bool:
-    """Whether its last sentence is closed, so that it may well be sent as it stands."""
-    return _SENTENCE_END.search(text, max(0, len(text) - OPEN_TAIL)) is not None
-
-
-def shared_start(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
-    """The ids that both begin with; none where nothing tells where they part.
-
-    A text can be without any token. Then the glue behind it would seem to be shared.
-    """
-    return () if one == other else tuple(one[: shared_tokens(one, other)])
+REST_S = 900.0
+"""An unsent text that nothing is added to for so long is forgotten; the next key drafts it anew."""
 
 
 class _Key(NamedTuple):
@@ -96,13 +70,23 @@ class _Key(NamedTuple):
     session_id: ConversationId
 
 
+class _Unsent:
+    """What was typed in a session, and by whom; let go of when nobody goes on typing."""
+
+    __slots__ = ("resting", "typists")
+
+    def __init__(self) -> None:
+        self.typists: set[Typist] = set()
+        self.resting: asyncio.TimerHandle | None = None
+
+
 class _Line:
     """The drafts of one session: the newest that waits, and the job that runs."""
 
-    __slots__ = ("job_id", "task", "typist", "waiting")
+    __slots__ = ("job_id", "task", "typists", "waiting")
 
-    def __init__(self, typist: "Typist") -> None:
-        self.typist = typist
+    def __init__(self) -> None:
+        self.typists: set[Typist] = set()
         self.waiting: TurnRequest | None = None
         self.job_id: JobId | None = None
         self.task: asyncio.Task[None] | None = None
@@ -116,6 +100,7 @@ class Drafts:
         self._intake = intake
         self._usage = usage
         self._lines: dict[_Key, _Line] = {}
+        self._unsent: dict[_Key, _Unsent] = {}
         self._unnamed: dict[_Key, Typist] = {}
         """Sessions of conversations that are not made yet: of each socket one, once it is used."""
         self._spent: OrderedDict[UserId, Spent] = OrderedDict()
@@ -129,8 +114,9 @@ class Drafts:
         try:
             yield typist
         finally:
-            for key in [key for key, line in self._lines.items() if line.typist is typist]:
-                self._drop(key)
+            for kept in (self._lines, self._unsent):
+                for key in [key for key, one in kept.items() if typist in one.typists]:
+                    self.withdraw(typist, key.session_id)
             unnamed = _Key(user_id, typist.unnamed_id)
             if self._unnamed.pop(unnamed, None) is not None and self.errands.are_taken:
                 _ = self.errands.begin(self._let_go(unnamed))
@@ -144,18 +130,54 @@ class Drafts:
             self._unnamed[key] = typist
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line(typist)
+            line = self._lines[key] = _Line()
             line.task = self.errands.begin(self._serve(key, line))
         elif line.job_id is not None:
             _ = self.errands.begin(self._cancel(line.job_id))
-        line.typist, line.waiting = typist, request
+        line.typists.add(typist)
+        line.waiting = request
 
     def drop(self, user_id: UserId, session_id: ConversationId, *, begins: bool = False) -> None:
-        """What was typed in the session is sent or withdrawn. `begins`: it was its first message."""
-        self._drop(_Key(user_id, session_id))
-        if begins:
-            for key in self._unnamed_of(user_id):
-                self._drop(key)
+        """What was typed in the session is sent. `begins`: it was its first message."""
+        for key in (_Key(user_id, session_id), *(self._unnamed_of(user_id) if begins else ())):
+            self._drop(key)
+            self._settle(key)
+
+    def withdraw(self, typist: "Typist", session_id: ConversationId) -> None:
+        """The typist has nothing unsent there any more, and it is not sent."""
+        key = _Key(typist.user_id, session_id)
+        kept = [one[key] for one in (self._lines, self._unsent) if key in one]
+        for one in kept:
+            one.typists.discard(typist)
+        if not any(one.typists for one in kept):
+            self._rest(key)
+
+    def _note(self, key: _Key, line: _Line) -> None:
+        """They may write there, and something of it is about to be computed."""
+        unsent = self._unsent.setdefault(key, _Unsent())
+        unsent.typists |= line.typists
+        if unsent.resting is not None:
+            unsent.resting.cancel()
+        unsent.resting = asyncio.get_running_loop().call_later(REST_S, self._rest, key)
+
+    def _settle(self, key: _Key) -> bool:
+        """Nothing is unsent there any more. False where nothing was."""
+        unsent = self._unsent.pop(key, None)
+        if unsent is not None and unsent.resting is not None:
+            unsent.resting.cancel()
+        return unsent is not None
+
+    def _rest(self, key: _Key) -> None:
+        line = self._drop(key)
+        if self._settle(key) and self.errands.are_taken:
+            _ = self.errands.begin(self._withdraw(key, None if line is None else line.task))
+
+    async def _withdraw(self, key: _Key, task: asyncio.Task[None] | None) -> None:
+        if task is not None:
+            await asyncio.wait((task,))
+        if not (key in self._unsent or key in self._lines):  # else it supersedes what is there
+            with contextlib.suppress(EngineError):  # an engine that is away holds nothing
+                await self._engine.lease(session_of(*key), Withdraw())
 
     def name(self, user_id: UserId) -> ConversationId:
         """The id of a conversation that is about to be made.
@@ -176,6 +198,7 @@ class Drafts:
         Its first message may have been typed under another name.
         """
         line = self._drop(_Key(user_id, session_id))
+        self._settle(_Key(user_id, session_id))
         if line is not None and line.task is not None:
             await asyncio.wait((line.task,))
         for key in self._unnamed_of(user_id):
@@ -187,6 +210,8 @@ class Drafts:
         tasks = [line.task for line in lines if line is not None and line.task is not None]
         if tasks:
             await asyncio.wait(tasks)
+        for key in [key for key in self._unsent if key.user_id == user_id]:
+            self._rest(key)
         for key in self._unnamed_of(user_id):
             del self._unnamed[key]
             await self._let_go(key)
@@ -231,7 +256,10 @@ class Drafts:
     async def _prefill(self, key: _Key, line: _Line, request: TurnRequest) -> None:
         try:
             job = await self._job(key, request)
-            if job is not None and await self._usage.may_draft(key.user_id):
+            if job is None:
+                return
+            self._note(key, line)
+            if await self._usage.may_draft(key.user_id):
                 async with self._seats:
                     if line.waiting is None and self._may_spend(key.user_id):
                         await self._compute(key.user_id, line, job)
@@ -321,7 +349,7 @@ class Typist:
         One that comes too soon behind others is ignored.
         """
         if not request.messages[0].text.strip():
-            self._drafts.drop(self.user_id, request.conversation_id or self.unnamed_id)
+            self._drafts.withdraw(self, request.conversation_id or self.unnamed_id)
             return
         with contextlib.suppress(TooMany):
             self._rate.take()

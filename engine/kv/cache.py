@@ -22,13 +22,10 @@ from engine.api import (
     Forget,
     Hold,
     LeaseState,
-    MissReason,
-    OwnerId,
     Park,
-    RetentionClass,
-    SessionId,
     Subject,
     Wish,
+    Withdraw,
 )
 from engine.errors import Corrupt
 from engine.figures import BlockCounts, CacheChange, CacheSnapshot
@@ -38,7 +35,7 @@ from engine.kv.holding import Holding
 from engine.kv.leases import NO_SESSION, Leases
 from engine.kv.meter import metered
 from engine.kv.parking import Parking
-from engine.kv.pins import DEFAULT_BUDGET, PUBLISHED, Budget, LeaseKey, blocks_of
+from engine.kv.pins import DEFAULT_BUDGET, PUBLISHED, Budget, Lease, LeaseKey, blocks_of
 from engine.kv.prefix import Entry, Ids, Match, PrefixIndex, Scopes
 from engine.kv.prices import Prices
 from engine.kv.retention import CostWorth, EvictionQueue
@@ -47,6 +44,7 @@ from engine.kv.supply import Supply
 from engine.kv.survey import snapshot
 from engine.kv.tiers import NO_TIERS, Tiers
 from engine.step import Arrival, Transfer, Wipe
+from engine.terms import MissReason, OwnerId, RetentionClass, SessionId
 
 
 class Cache:
@@ -208,7 +206,11 @@ class Cache:
     ) -> LeaseState:
         """Carry out a wish. `running` is what the subject's own sequences hold now."""
         if isinstance(wish, Forget):
-            return self._forget(subject, list(running))
+            self.tiers.forget(subject)
+            return self._forget(subject, self._leases.of(subject), list(running))
+        if isinstance(wish, Withdraw):
+            left = [lease for lease in self._leases.of(subject) if lease.orphan]
+            return self._forget(subject, left, list(running))
         if isinstance(wish, Hold):
             held = self._leases.hold(subject, wish, now)
         else:
@@ -369,11 +371,12 @@ class Cache:
         if done.new_tokens:
             self.journal.note(CacheChange.PUBLISHED, done.entry.scope, done.new_tokens)
 
-    def _forget(self, subject: Subject, running: Sequence[Holding]) -> LeaseState:
-        self.tiers.forget(subject)
+    def _forget(
+        self, subject: Subject, leases: Sequence[Lease], running: Sequence[Holding]
+    ) -> LeaseState:
         own = Counter(block for holding in running for block in holding.table)
         ends = [holding.entry for holding in running if holding.published]
-        leases, published = self._leases.of(subject), subject.kind in PUBLISHED
+        published = subject.kind in PUBLISHED
         retention = max((lease.retention for lease in leases), default=RetentionClass.ORPHAN)
         for lease in leases:
             ends += lease.entries

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.chat import drafts, liveness
-from app.chat.drafts import is_finished, settled, shared_start
+from app.chat import typed as typed_text
+from app.chat.typed import is_finished, settled, shared_start
 from app.events import ResponseEnded
 from app.frames import Draft, Presence, PresenceState
 from app.ids import ConversationId, MessageId
@@ -25,6 +26,7 @@ from engine.api import (
     Seam,
     Subject,
     Warm,
+    Withdraw,
 )
 from engine.model.template import Renderer
 from tests.kit.echo import text_of
@@ -83,7 +85,7 @@ def test_little_of_a_draft_is_held_back_and_guesses_are_right(renderer, script):
         whole = ids_of(renderer, text[:cut])
         kept = shared_start(whole, ids_of(renderer, settled(text[:cut])))
         wrong += final[: len(kept)] != kept
-        assert len(whole) - len(kept) <= 9 + 3 * drafts.OPEN_TAIL
+        assert len(whole) - len(kept) <= 9 + 3 * typed_text.OPEN_TAIL
 
     assert wrong <= len(text) // 20
 
@@ -253,6 +255,50 @@ async def test_a_draft_ends_when_its_writer_is_gone(site, somebody, how: str):
             await somebody.client.delete(f"/api/conversations/{conversation_id}")
             assert not running(site)
     await until(site, lambda: not running(site))
+
+
+def withdrawn(site: Serving, conversation_id: ConversationId) -> int:
+    subjects = [subject for subject, wish in engine_of(site).leases if isinstance(wish, Withdraw)]
+    return sum(str(one.subject_id) == conversation_id for one in subjects)
+
+
+@pytest.mark.row("drafts")
+@pytest.mark.parametrize("how", ["emptied", "left", "rests"])
+async def test_what_was_computed_of_a_draft_is_forgotten_with_it(
+    site, somebody, monkeypatch, how: str
+):
+    monkeypatch.setattr(drafts, "REST_S", 0.0 if how == "rests" else 900.0)
+    conversation_id = await somebody.conversation()
+    async with somebody.tab() as tab:
+        await type_in(tab, conversation_id, "one two three")
+        if how != "rests":
+            await until(site, lambda: bool(drafted(site)))
+        if how == "emptied":
+            await until(site, lambda: not site.service.supervisor.drafts._lines)
+            await type_in(tab, conversation_id, "  ")
+        if how != "left":
+            await until(site, lambda: withdrawn(site, conversation_id) == 1)
+    await until(site, lambda: withdrawn(site, conversation_id) == 1)
+    assert not site.service.supervisor.drafts._unsent
+
+
+async def test_what_another_page_types_as_well_stays_and_what_is_sent_is_used(site, somebody):
+    conversation_id, other_id = await somebody.conversation(), await somebody.conversation()
+    unsent = site.service.supervisor.drafts._unsent
+    async with somebody.tab() as one:
+        async with somebody.tab() as two:
+            for tab in (one, two):
+                await type_in(tab, conversation_id, "one two three")
+            await type_in(two, other_id, "one two three")
+            await until(site, lambda: sum(len(each.typists) for each in unsent.values()) == 3)
+            await until(site, lambda: len({job.session_id for job in drafted(site)}) == 2)
+            await two.subscribe(other_id)
+            said = await two.say(other_id, "one two three")
+            await two.story(said.response.id)
+        await until(site, lambda: sum(len(each.typists) for each in unsent.values()) == 1)
+        assert not withdrawn(site, conversation_id)
+    await until(site, lambda: withdrawn(site, conversation_id) == 1)
+    assert not withdrawn(site, other_id)
 
 
 @pytest.mark.row("rates")

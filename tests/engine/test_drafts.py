@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import drafts
-from engine.api import FinishReason, Forget, JobClass, RetentionClass, SubjectKind
+from engine.api import FinishReason, Forget, JobClass, RetentionClass, SubjectKind, Withdraw
 from engine.api import Subject as Of
 from engine.config import PREFIX_INDEXES
 from tests.kit.desk import ANN, BEN, Desk, config
@@ -273,3 +273,43 @@ def test_no_draft_lets_go_what_is_more_than_idle_and_each_of_its_tokens_is_told(
         for key, one in desk.core._totals.drafts._drafts.items():
             held = desk.core._cache._leases._orphans[key].entries
             assert max(entry.end for entry in held) >= one.spans[-1][1]
+
+
+def test_a_draft_that_is_withdrawn_is_forgotten_and_what_others_share_stays(make):
+    desk = make()
+    turn(desk, TEXT)
+    turn(desk, [*TEXT, *[80] * 40], session="other")
+    shared = desk.core.stats().blocks
+    whole = [*TEXT, *[80] * 40, *[81] * 40]
+    draft(desk, whole)
+    drafted = desk.core.stats().blocks
+
+    desk.core.lease(
+        Of(kind=SubjectKind.SESSION, subject_id="s", owner_id=ANN), Withdraw(), desk.now
+    )
+    desk.drain()
+    after = desk.core.stats().blocks
+    again = turn(desk, [*whole, 5]).receipt
+
+    assert drafted.cached > shared.cached == after.cached
+    assert told(desk)[2:] == (40, 0)
+    assert again.cached_tokens >= len(TEXT) + 39, "what the other session has, and its own turn"
+    assert again.cached_tokens < len(whole)
+
+
+def test_a_draft_that_is_withdrawn_as_it_runs_leaves_nothing(make):
+    desk = make(step_tokens=16)
+    turn(desk, TEXT)
+    before = desk.core.stats().blocks
+    job = desk.job([*TEXT, *[80] * 100], session="s", job_class=DRAFT, output=0)
+    desk.submit(job)
+    desk.step()
+    desk.step()
+
+    desk.core.lease(
+        Of(kind=SubjectKind.SESSION, subject_id="s", owner_id=ANN), Withdraw(), desk.now
+    )
+    desk.cancel(job)
+    desk.drain()
+
+    assert desk.core.stats().blocks == before

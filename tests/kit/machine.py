@@ -26,6 +26,7 @@ from engine.api import (
     SubjectKind,
     Warm,
     Wish,
+    Withdraw,
 )
 from engine.config import RETENTIONS
 from engine.errors import Overloaded, PromptTooLong
@@ -51,7 +52,7 @@ sessions = st.sampled_from(["s1", "s2", "s3", None])
 outputs = st.sampled_from([0, 1, 3, 8, None])
 classes = st.sampled_from(list(JobClass))
 wishes = st.one_of(
-    st.sampled_from([Forget(), Park(), Warm()]),
+    st.sampled_from([Forget(), Withdraw(), Park(), Warm()]),
     st.builds(
         Hold,
         retention=st.sampled_from(list(RetentionClass)),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.drafts import settled, shared_start
+from app.chat.typed import settled, shared_start
 from app.db.types import AccountRole
 from app.frames import Draft, Presence, PresenceState
 from app.ids import ConversationId, MessageId
