@@ -26,6 +26,7 @@ from engine.model.grammar import Grammars
 from tests.browser.test_admin_page import PAGES
 from tests.browser.test_chat import ANSWER_MS, send, stored
 from tests.browser.test_settings import close, settings
+from tests.kit.db import BOTH
 from tests.kit.engines import as_served, opened
 from tests.kit.peers import engine_of
 from tests.kit.provider import RealProvider
@@ -121,6 +122,13 @@ def house(tmp_path_factory: pytest.TempPathFactory, provider: RealProvider) -> I
     with serving(folder, open_engine, **settings) as server:
         provider.start(f"{server.site.url}/api/oidc/callback")
         yield server
+
+
+@pytest.fixture(params=BOTH)
+def told_house(request: pytest.FixtureRequest) -> Serving:
+    """On each of the databases, with an engine that says what it is told to."""
+    found: Serving = request.getfixturevalue(f"{request.param}_house")
+    return found
 
 
 class Watch:
@@ -315,17 +323,22 @@ def test_nothing_that_is_asked_or_answered_runs_loads_or_leaves(
 
 @pytest.mark.row("markdown XSS", "CVE-2026-44568")
 def test_nothing_that_an_answer_grows_through_runs_loads_or_leaves(
-    chromium: Browser, sqlite_house: Serving, monkeypatch: pytest.MonkeyPatch
+    chromium: Browser, told_house: Serving, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(conversations, "BROWSER_LIMITS", Limits(max_output_tokens=len(ALL) + 1))
-    monkeypatch.setitem(engine_of(sqlite_house).says, JobClass.INTERACTIVE, ALL)
-    with watching(chromium, sqlite_house) as watch:
-        page = signed_in(watch, sqlite_house)
+    monkeypatch.setitem(engine_of(told_house).says, JobClass.INTERACTIVE, ALL)
+    with watching(chromium, told_house) as watch:
+        page = signed_in(watch, told_house)
 
         send(page, IMAGE)
         expect(page.locator(".receipt")).to_have_count(1, timeout=ANSWER_MS)
 
         assert stored(page)["text"] == ALL
+        expect_harmless(page, watch)
+
+        page.reload()  # now all of it is what the database gave back
+        expect(page.locator(".question p")).to_have_text(IMAGE)
+        expect(page.locator(".answer .prose")).to_have_count(1)
         expect_harmless(page, watch)
 
 

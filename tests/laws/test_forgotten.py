@@ -57,8 +57,10 @@ async def talk(who: Somebody) -> str:
 
 
 @pytest.mark.row("wiped blocks")
-async def test_what_somebody_deleted_or_who_is_removed_left_is_nowhere(tmp_path: Path):
-    with serving(tmp_path, open_engine) as house:
+async def test_what_somebody_deleted_or_who_is_removed_left_is_nowhere(
+    tmp_path: Path, database_url: str
+):
+    with serving(tmp_path, open_engine, database_url=database_url) as house:
         pool = Pool(house.service.engine)
         async with boss(house) as admin, somebody(house) as ann:
             await nothing_to_warm(ann)
