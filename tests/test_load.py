@@ -121,6 +121,7 @@ def a_result() -> Result:
     )
 
 
+@pytest.mark.long
 async def test_two_real_servers_are_compared_on_every_row_and_end_with_it(monkeypatch):
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
     monkeypatch.delenv("VLLM_PYTHON", raising=False)

@@ -4,16 +4,18 @@ import dataclasses
 import sys
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
 from engine.api import Sampling
 from engine.errors import Corrupt, Misconfigured
 from engine.model.flash import Card, Flash2, Flash3, Flash4, FlashKernel, find_flash
-from engine.model.load import load
+from engine.model.load import LoadedModel, load
 from engine.model.runner import ModelRunner
 from tests.kit.flash import flash_attn_2, flash_attn_3, flash_attn_4
-from tests.kit.model import Hand, Line, encode, loaded_model, model_config
+from tests.kit.model import Hand, Line, encode, model_config
+from tests.kit.random_model import random_model
 
 STAND_INS = {
     "flash_attn": flash_attn_2,
@@ -126,9 +128,19 @@ def test_flash_on_a_cpu_is_refused_with_the_fix():
         load(model_config(kernels="flash"))
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """In bfloat16, which is all that the packages compute, and few CPUs are quick at."""
+    model = random_model(tmp_path_factory.mktemp("model"))
+    config = model_config(dtype="bfloat16", kernels="torch", weights="auto")
+    return load(msgspec.structs.replace(config, model=model))
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_06_a_model_over_each_package_keeps_the_odds_of_its_own_attention(kernel: FlashKernel):
-    loaded = loaded_model("bfloat16", "torch")
+def test_06_a_model_over_each_package_keeps_the_odds_of_its_own_attention(
+    kernel: FlashKernel, small: LoadedModel
+):
+    loaded = small
     served = ModelRunner(dataclasses.replace(loaded, flash=kernel), model_config(dtype="bfloat16"))
     ids = encode(loaded, "Once upon a time there was a lighthouse keeper who kept bees.")
     hand, line, other = Hand(served), Line(ids, [3, 1]), Line(ids, [0, 2])
@@ -147,8 +159,10 @@ def test_06_a_model_over_each_package_keeps_the_odds_of_its_own_attention(kernel
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_07_a_slot_that_was_never_written_is_found_by_its_key(kernel: FlashKernel):
-    loaded = loaded_model("bfloat16", "torch")
+def test_07_a_slot_that_was_never_written_is_found_by_its_key(
+    kernel: FlashKernel, small: LoadedModel
+):
+    loaded = small
     served = ModelRunner(dataclasses.replace(loaded, flash=kernel), model_config(dtype="bfloat16"))
     line = Line(encode(loaded, "Once upon a time there was a lighthouse."), [1], computed=2)
 

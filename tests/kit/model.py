@@ -87,17 +87,18 @@ def encode(loaded: LoadedModel, text: str) -> list[int]:
 
 
 def generate(loaded: LoadedModel, prompt_ids: Sequence[int], tokens: int) -> list[int]:
-    """What stock `generate` says, greedily, end of turn or not: the reference, asked once for the same."""
+    """What stock `generate` says, greedily, end of turn or not: the reference.
+
+    It is asked once: what it says in fewer tokens is the beginning of what it says in more.
+    """
     told = _told.setdefault(loaded.model, {})
-    asked = (tuple(prompt_ids), tokens)
-    if asked not in told:
-        told[asked] = _generate(loaded, prompt_ids, tokens)
-    return list(told[asked])
+    asked = tuple(prompt_ids)
+    if len(told.get(asked, ())) < tokens:
+        told[asked] = _generate(loaded, asked, tokens)
+    return told[asked][:tokens]
 
 
-_told: WeakKeyDictionary[torch.nn.Module, dict[tuple[tuple[int, ...], int], list[int]]] = (
-    WeakKeyDictionary()
-)
+_told: WeakKeyDictionary[torch.nn.Module, dict[tuple[int, ...], list[int]]] = WeakKeyDictionary()
 
 
 def _generate(loaded: LoadedModel, prompt_ids: Sequence[int], tokens: int) -> list[int]:

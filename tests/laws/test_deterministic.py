@@ -16,16 +16,16 @@ from tests.kit.engines import Chat, Outcome, a_config, open_local, play, share_m
 from tests.kit.paper import EOS_TOKEN_ID, answer
 
 EXACT = Sampling(temperature=0.0, logprobs=5)
-LIMITS = Limits(max_output_tokens=6, ignore_eos=True)
+LIMITS = Limits(max_output_tokens=4, ignore_eos=True)
 on_both = pytest.mark.parametrize("index", PREFIX_INDEXES)
-LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(20))
+LONG = "Tell me a story about " + ", ".join(f"a ship called number {n}" for n in range(12))
 
 
 def deterministic(folder: Path, **changes: object) -> EngineConfig:
     """Few blocks, real weights in the serving format, a folder of its own."""
     share_made(folder)
     values: dict[str, object] = {
-        "blocks": 30,
+        "blocks": 14,
         "data_dir": folder,
         "dtype": "bfloat16",
         "disk_bytes": 1 << 30,
@@ -89,7 +89,7 @@ async def test_06_only_pieces_of_a_prompt_are_gone_on_from(index, tmp_path):
     async with open_local(deterministic(tmp_path, prefix_index=index)) as engine:
         chat = Chat(engine)
         await chat.say(LONG, limits=LIMITS)
-        prompt = len(chat.token_ids) - 6
+        prompt = len(chat.token_ids) - 4
 
         receipt = (await chat.say("And then?", limits=LIMITS)).receipt
 
