@@ -1,8 +1,9 @@
 """Carries KV between the pool and lower tiers, beside the thread that computes.
 
 Owns the bytes of host segments and the two threads that move them: one reads, one writes, each in
-the order of the transfers that it was given. Refuses to decide: what is parked, restored or let go
-is ordered, and that nobody changes a slot meanwhile is the orderer's promise.
+the order of the transfers that it was given. What lies nowhere any more is zeroed, as blocks are. Refuses
+to decide: what is parked, restored or let go is ordered, and that nobody changes a slot meanwhile is the
+orderer's promise.
 """
 
 import logging
@@ -57,6 +58,11 @@ class Carrier:
                 case HandOver():
                     self._writing.submit(self._hand_over, transfer)
 
+    def clear(self) -> None:
+        """Have the folder rid of what was refused there, before anything else is written."""
+        if self._files is not None:
+            self._writing.submit(self._files.clear)
+
     def close(self) -> None:
         """Finish what was started, then end."""
         self._reading.shutdown()
@@ -95,7 +101,11 @@ class Carrier:
             else:
                 with self._down.behind(mark):
                     kv = self._pool.read(order.slots)
-                self._store(order.tier, order.head, kv)
+                try:
+                    self._store(order.tier, order.head, kv)
+                finally:
+                    if order.tier is not Tier.HOST:
+                        kv.zero_()
             written = 1
         except Exception as error:  # noqa: BLE001  its source stays locked until this is heard of
             log.warning("a segment was not parked: %s", error)
@@ -111,7 +121,10 @@ class Carrier:
 
     def _drop(self, order: Drop) -> None:
         if order.tier is Tier.HOST:
-            self._host.pop(order.name, None)
+            kv = self._host.pop(order.name, None)
+            if kv is not None:
+                # As a block that falls free: memory is given to others as it is.
+                kv.zero_()
         elif self._files is not None:
             self._files.drop(order.name)
 

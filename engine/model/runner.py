@@ -7,7 +7,6 @@ compute, and `collect` waits for the tokens that are drawn, the only thing that 
 """
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -36,7 +35,7 @@ from engine.model.ranks import Ranks
 from engine.model.reading import Attention
 from engine.model.replay import Replay, replay_of
 from engine.model.sample import NO_MASKS, draw_tokens
-from engine.model.segments import SegmentFiles
+from engine.model.segments import SegmentFiles, destroy
 from engine.step import (
     Arrivals,
     BlockId,
@@ -181,10 +180,14 @@ class ModelRunner:
     def tell(self, arrivals: Arrivals) -> None:
         """Who hears of transfers that are over, on the thread that carried them. Called once."""
         self._carrier = Carrier(self.pool, self._files, arrivals)
+        self._carrier.clear()
 
     def parked(self) -> list[SegmentHead]:
         """What an earlier life left on disk, longest unused first."""
-        return [] if self._files is None else self._files.heads()
+        heads = [] if self._files is None else self._files.heads()
+        if self._carrier is not None:
+            self._carrier.clear()
+        return heads
 
     @property
     def refused(self) -> int:
@@ -369,6 +372,9 @@ def _folders(data_dir: Path, ranks: Ranks) -> list[Path]:
     """Where each rank keeps its part of every segment; what more ranks have left is let go."""
     for folder in data_dir.glob("parked-rank-*"):
         if int(folder.name.rsplit("-", 1)[1]) >= ranks.size:
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the next start tries again
+                for file in folder.iterdir():
+                    destroy(file)
+                folder.rmdir()
     others = [data_dir / f"parked-rank-{rank}" for rank in range(1, ranks.size)]
     return [data_dir / "parked", *others]

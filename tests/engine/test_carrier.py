@@ -214,14 +214,83 @@ def test_other_weights_make_a_segment_foreign(tmp_path):
 
     assert files.heads() == []
     assert files.refused == 1
+    files.clear()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unfinished_file_is_cleared_away(tmp_path):
     (tmp_path / "a.part").write_bytes(b"half")
+    files = SegmentFiles(tmp_path, "weights")
 
-    assert SegmentFiles(tmp_path, "weights").heads() == []
+    assert files.heads() == []
+    files.clear()
     assert list(tmp_path.iterdir()) == []
+
+
+def go(bench: Bench, folder: Path, how: str) -> None:
+    """The segment `a` leaves the disk, in this way."""
+    match how:
+        case "dropped":
+            bench.carry(Drop(tier=Tier.DISK, name="a"))
+            bench.carrier.close()
+        case "handed over":
+            bench.carry(HandOver(head=msgspec.structs.replace(head("a", 8), session_id="copy")))
+            bench.carrier.close()
+        case "damaged":
+            file = folder / "a.safetensors"
+            with file.open("r+b") as opened:
+                opened.seek(-1, os.SEEK_END)
+                opened.write(b"?")
+            with pytest.raises(Corrupt):
+                bench.files.read("a")
+        case "of other weights":
+            others = SegmentFiles(folder, "others")
+            assert others.heads() == []
+            others.clear()
+        case "half written":
+            (folder / "a.safetensors").rename(folder / "a.part")
+            bench.files.clear()
+
+
+@pytest.mark.row("wiped blocks")
+@pytest.mark.parametrize(
+    "how", ["dropped", "handed over", "damaged", "of other weights", "half written"]
+)
+def test_what_leaves_the_disk_is_overwritten_where_it_lay(bench, tmp_path, how):
+    bench.carry(park(1, "a", slots([1, 2], 8)))
+    with (tmp_path / "a.safetensors").open("rb") as lay:
+        assert any(lay.read())
+
+        go(bench, tmp_path, how)
+
+        lay.seek(0)
+        left = lay.read()
+
+    assert left == bytes(len(left)) != b""
+    whole = SegmentFiles(tmp_path, "weights").heads()
+    assert [found.session_id for found in whole] == (["copy"] if how == "handed over" else [])
+
+
+@pytest.mark.row("wiped blocks")
+def test_what_leaves_memory_is_overwritten_and_what_went_to_the_disk_is_not_left_there(
+    bench, monkeypatch
+):
+    read: list[torch.Tensor] = []
+
+    def reading(where: Slots) -> torch.Tensor:
+        read.append(Pool.read(bench.pool, where))
+        return read[-1]
+
+    monkeypatch.setattr(bench.pool, "read", reading)
+
+    bench.carry(park(1, "a", slots([1, 2], 8), Tier.HOST), park(2, "b", slots([1, 2], 8)))
+    in_memory, on_its_way = read
+    assert torch.equal(in_memory, Pool.read(bench.pool, slots([1, 2], 8)))
+    assert not on_its_way.any()
+    bench.carry(Drop(tier=Tier.HOST, name="a"))
+    bench.carrier.close()
+
+    assert not in_memory.any()
 
 
 def damaged(whole: bytes) -> dict[str, bytes]:
@@ -274,7 +343,7 @@ def test_what_is_parked_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypa
     files.write(head("a", 4), make_pool().read(slots([1], 4)))
     assert flushed == [(tmp_path / "a.part", ["a.part"]), (tmp_path, ["a.safetensors"])]
     files.drop("a")
-    assert flushed[2:] == [(tmp_path, [])]
+    assert flushed[2:] == [(tmp_path / "a.safetensors", ["a.safetensors"]), (tmp_path, [])]
 
 
 def test_a_segment_that_is_handed_over_says_so_on_disk_and_is_the_same(bench, tmp_path):
