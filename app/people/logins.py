@@ -28,6 +28,7 @@ from app.people.accounts import (
     spelled,
 )
 from app.people.audit import note, note_failure
+from app.people.rates import one_line
 from app.people.throttle import FORGET_S, Claim, Throttle
 
 IDLE = timedelta(days=14)
@@ -296,12 +297,12 @@ class Logins:
 
 def _claims(account: str, address: str) -> tuple[Claim, Claim, Claim]:
     """Guesses of one visitor at one account; of a visitor; at an account."""
-    pair = Claim(key=(account, address), free=5)
+    pair = Claim(key=(account, one_line(address)), free=5)
     return pair, _by_address(address), Claim(key=account, free=100)
 
 
 def _by_address(address: str) -> Claim:
-    return Claim(key=address, free=30)
+    return Claim(key=one_line(address), free=30)
 
 
 def _confirmation(user_id: UserId) -> Claim:

@@ -36,6 +36,7 @@ from app.people.audit import note
 from app.people.invitations import Invitations
 from app.people.logins import Logins, SignedIn
 from app.people.provider import Provider, Statement
+from app.people.rates import one_line
 from app.people.throttle import Claim, Throttle
 
 AWAY = timedelta(minutes=10)
@@ -140,7 +141,7 @@ class Oidc:
         Raises `Unauthenticated`, `Forbidden` and `Conflict` with the reason in their code, `TooMany`,
         and what `Provider` raises.
         """
-        claim = Claim(key=address, free=30)
+        claim = Claim(key=one_line(address), free=30)
         self._throttle.attempt(claim)
         errand = self._opened(sealed, reply.state)
         if reply.code is None:

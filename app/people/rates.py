@@ -5,6 +5,7 @@ empty is told when to come again. Buckets that were not touched for longest are 
 is no way around them: whoever is held back touches theirs.
 """
 
+import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -34,6 +35,19 @@ DRAFTS_PER_SOCKET = Rate(acts="drafts sent", burst=4, per_s=4)
 CREATES_PER_USER = Rate(acts="turns and conversations begun", burst=512, per_s=64)
 CANCELS_PER_USER = Rate(acts="answers stopped", burst=512, per_s=64)
 PINS_PER_USER = Rate(acts="conversations chosen to be kept warm", burst=30, per_s=0.5)
+
+
+def one_line(address: str) -> str:
+    """What counts as one address: of IPv6 the /64, for whoever has one address of it has them all."""
+    try:
+        known = ipaddress.ip_address(address)
+    except ValueError:  # a proxy may say anything, or nothing
+        return address
+    if isinstance(known, ipaddress.IPv4Address):
+        return address
+    if known.ipv4_mapped is not None:
+        return str(known.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(known), 64), strict=False))
 
 
 class Bucket:

@@ -29,6 +29,7 @@ from app.people.audit import Actor, act_as
 from app.people.keys import Keys, bearer
 from app.people.logins import Logins
 from app.people.quotas import refusal
+from app.people.rates import one_line
 from app.people.rights import Rights
 from app.people.usage import Usage
 from app.settings import Settings
@@ -101,7 +102,7 @@ def _name(host: str) -> str:
 
 def _address(connection: Connection) -> str:
     """Whose it is, as trusted proxies tell."""
-    return connection.client.host if connection.client else ""
+    return one_line(connection.client.host) if connection.client else ""
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from app.errors import TooMany
 from app.frames import ErrorFrame, Subscribe
 from app.ids import ConversationId
 from app.people import rates
-from app.people.rates import Rate, Rates
+from app.people.rates import Rate, Rates, one_line
 from app.routes import connection, watches
 from app.routes import socket as browser
 from app.routes.problems import CLOSE_LATER, CLOSE_OLD
@@ -127,10 +127,25 @@ async def test_an_address_is_what_a_trusted_proxy_says(
             return connect(door, additional_headers=headers, open_timeout=60)
 
         monkeypatch.setattr(house.service.gate, "_per_address", 1)
-        async with from_address("203.0.113.1"), from_address("203.0.113.2"):
-            status, _, _ = await told(from_address("203.0.113.1"))
+        async with (
+            from_address("203.0.113.1"),
+            from_address("203.0.113.2"),
+            from_address("2001:db8::1"),
+            from_address("2001:db8:0:1::1"),
+        ):
+            again = [
+                await told(from_address(one))
+                for one in ("203.0.113.1", "::ffff:203.0.113.1", "2001:db8::ffff")
+            ]
 
-    assert status == 429
+    assert [status for status, _, _ in again] == [429] * 3
+
+
+def test_who_has_a_line_of_ipv6_has_one_address_and_what_is_no_address_stays_as_it_is():
+    assert one_line("2001:db8::1") == one_line("2001:db8::ffff:1") != one_line("2001:db8:0:1::1")
+    assert one_line("::ffff:192.0.2.1") == "192.0.2.1"
+    for one in ("192.0.2.1", "", "unknown", "testclient"):
+        assert one_line(one) == one
 
 
 @pytest.mark.row("rates")
