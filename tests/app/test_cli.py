@@ -258,6 +258,7 @@ def test_the_first_start_prints_a_link_that_makes_one_administrator_once():
     assert second.status_code == 401
 
 
+@pytest.mark.long
 def test_a_signal_ends_the_server_and_its_engine_with_success():
     with start_server() as server:
         status = server.stop()

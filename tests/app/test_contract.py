@@ -113,7 +113,7 @@ def test_no_request_brings_the_server_to_say_what_its_document_does_not(
     tmp_path: Path, database_url: str
 ):
     with serving(tmp_path, open_engine, database_url=database_url) as house:
-        assert not contract.ask(house, examples=2)
+        assert not contract.ask(house, examples=1)
 
 
 def test_two_structs_of_one_name_are_an_error():

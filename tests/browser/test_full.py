@@ -107,7 +107,7 @@ class Visit(NamedTuple):
         self.wait_for_end()
 
 
-@pytest.fixture(params=SAYS)
+@pytest.fixture(params=["en-GB", pytest.param("de-DE", marks=pytest.mark.long)])
 def visit(
     request: pytest.FixtureRequest, chromium: Browser, small_house: Serving, login: StorageState
 ) -> Iterator[Visit]:

@@ -26,10 +26,10 @@ from tests.kit.tab import PASSWORD
 
 pytestmark = pytest.mark.browser
 
-CUTS = 20
+CUTS, MANY = 6, 20
 BEATS = 3
 """Tokens between two cuts."""
-LONGEST = CUTS * BEATS + 10
+LONGEST = MANY * BEATS + 10
 """Tokens of an answer that does not end by itself."""
 SHORT = 8
 """Tokens of one that is stopped."""
@@ -155,7 +155,8 @@ def visitor(chromium: Browser, real_house: Serving) -> Iterator[Visitor]:
         paced(real_house).release()
 
 
-def test_an_answer_that_is_cut_twenty_times_is_the_undisturbed_one(visitor: Visitor):
+@pytest.mark.parametrize("cuts", [CUTS, pytest.param(MANY, marks=pytest.mark.long)])
+def test_an_answer_that_is_cut_many_times_is_the_undisturbed_one(visitor: Visitor, cuts: int):
     visitor.send(LONG)
     visitor.wait_for_end()
     undisturbed, before = visitor.answer(), stored(visitor.page)
@@ -164,7 +165,7 @@ def test_an_answer_that_is_cut_twenty_times_is_the_undisturbed_one(visitor: Visi
 
     engine.hold(has_said(0))
     visitor.send(LONG)
-    for place in range(1, CUTS + 1):
+    for place in range(1, cuts + 1):
         engine.hold(has_said(place * BEATS))
         if place % 2:  # every other cut comes while words are on their way
             seen = len(wait_for_more(visitor.page, seen))
@@ -173,8 +174,8 @@ def test_an_answer_that_is_cut_twenty_times_is_the_undisturbed_one(visitor: Visi
     engine.release()
     visitor.wait_for_end()
 
-    assert len(visitor.sockets) > CUTS
-    assert before["response"]["receipt"]["output_tokens"] > CUTS * BEATS
+    assert len(visitor.sockets) > cuts
+    assert before["response"]["receipt"]["output_tokens"] > cuts * BEATS
     assert visitor.answer() == undisturbed
     assert stored(visitor.page)["text"] == before["text"]
 
@@ -195,8 +196,13 @@ STATES = {
     "before its last word": State(LONG, has_said(SHORT - 2), SHORT - 1),
 }
 
+LATER = ("in the middle", "before its last word")
+"""To what is stopped they are as one that has begun."""
 
-@pytest.mark.parametrize("name", STATES)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LATER else ()) for name in STATES]
+)
 def test_an_answer_is_stopped_whatever_it_is_at(
     visitor: Visitor, name: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -87,7 +87,13 @@ def chat(
     ],
     ids=["sampled", "streamed", "cut", "stopped"],
 )
-@pytest.mark.parametrize("head", [[], [SYSTEM]], ids=["bare", "under a system message"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param([], id="bare"),
+        pytest.param([SYSTEM], id="under a system message", marks=pytest.mark.long),
+    ],
+)
 def test_02_each_turn_of_a_plain_client_computes_only_what_is_new(
     client: OpenAI, head: Messages, asked: dict[str, Any]
 ):
