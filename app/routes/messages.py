@@ -17,10 +17,14 @@ from app.people.accounts import Principal
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation with all messages of its tree, in no order that means anything."""
+    """A conversation with the messages of its tree, oldest first.
+
+    `next_cursor` is where those before them begin; None: these are all.
+    """
 
     conversation: ConversationView
     messages: tuple[MessageView, ...]
+    next_cursor: str | None = None
 
 
 @get("/conversations/{conversation_id:str}")
@@ -28,12 +32,17 @@ async def read_conversation(
     conversation_id: FromPath[str],
     principal: NamedDependency[Principal],
     conversations: NamedDependency[Conversations],
+    *,
+    limit: Annotated[int | None, QueryParameter(ge=1, le=LONGEST_PAGE)] = None,
 ) -> Tree:
-    known_id = ConversationId(conversation_id)
-    return Tree(
-        conversation=await conversations.get(principal.user_id, known_id),
-        messages=await conversations.messages(principal.user_id, known_id),
-    )
+    """All of it, or with `limit` its newest messages, as the page opens one."""
+    user_id, known_id = principal.user_id, ConversationId(conversation_id)
+    found = await conversations.get(user_id, known_id)
+    if limit is None:
+        messages = await conversations.messages(user_id, known_id)
+        return Tree(conversation=found, messages=messages)
+    page = await conversations.page(user_id, known_id, limit=limit)
+    return Tree(conversation=found, messages=page.items[::-1], next_cursor=page.next_cursor)
 
 
 @get("/conversations/{conversation_id:str}/messages")

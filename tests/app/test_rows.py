@@ -564,6 +564,11 @@ async def test_a_conversation_of_five_hundred_messages_is_read_and_goes_on(house
         known = came["conversation_ids"][0]
         subscribed = await tab.subscribe(known)
         whole = await tree(who, known)
+        newest = await done(
+            await who.client.get(f"/api/conversations/{known}", params={"limit": 40})
+        )
+        before = {"limit": 40, "cursor": newest["next_cursor"]}
+        older = await done(await who.client.get(messages_of(known), params=before))
 
         pages = [page async for page in backwards(who, known)]
         with pytest.raises(AssertionError, match="This cursor is not ours"):
@@ -579,6 +584,9 @@ async def test_a_conversation_of_five_hundred_messages_is_read_and_goes_on(house
     assert [len(page) for page in pages] == [70] * 7 + [10]
     assert [one for page in pages for one in page] == whole["messages"][::-1]
     assert pages[0][0]["id"] == subscribed.leaf_id
+    assert newest["messages"] == whole["messages"][-40:]
+    assert older["items"] == whole["messages"][-80:-40][::-1]
+    assert (newest["conversation"], whole["next_cursor"]) == (whole["conversation"], None)
 
 
 async def backwards(who: Person, conversation_id: str) -> AsyncIterator[list[dict[str, Any]]]:

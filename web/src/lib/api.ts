@@ -45,6 +45,16 @@ export interface Page<T> {
   readonly next_cursor: string | null;
 }
 
+/** A conversation and its newest messages; those before them begin at `next_cursor`. */
+export interface Opened {
+  readonly conversation: ConversationView;
+  readonly messages: readonly MessageView[];
+  readonly next_cursor: string | null;
+}
+
+/** Messages that are asked for at once. */
+const PAGE = 100;
+
 export type ShelfName = "current" | "pinned" | "archived";
 
 /** What its owner may change of a conversation; what is left out stays. */
@@ -131,10 +141,14 @@ export const api = {
   search: (words: string, cursor: string | null) =>
     call<Page<Found>>("GET", `/api/search?${query({ words, cursor })}`),
   create: (head: HeadIds) => call<ConversationView>("POST", "/api/conversations", head),
+  /** Its newest messages, oldest first. */
   conversation: (id: string) =>
-    call<{ conversation: ConversationView; messages: readonly MessageView[] }>(
+    call<Opened>("GET", `${conversationPath(id)}?${query({ limit: PAGE })}`),
+  /** Those before them, the newest first. */
+  messages: (id: string, cursor: string) =>
+    call<Page<MessageView>>(
       "GET",
-      conversationPath(id),
+      `${conversationPath(id)}/messages?${query({ cursor, limit: PAGE })}`,
     ),
   change: (id: string, changes: Changes) =>
     call<ConversationView>("PATCH", conversationPath(id), changes),

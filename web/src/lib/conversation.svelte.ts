@@ -4,6 +4,7 @@ import type { ConversationView, MessageView, OutwardFrame } from "../generated/e
 import { ApiError, api } from "./api";
 import { type Drafts, randomId } from "./drafts";
 import { type Head, idsOf, NO_HEAD } from "./library";
+import { History } from "./history.svelte";
 import type { Link } from "./link";
 import type { Question } from "./questions";
 import { conversationOf, cursors, EMPTY, leafOf, live, reduce, textOf } from "./reduce";
@@ -34,8 +35,9 @@ export class Conversation {
   /** The last attempt to send or load failed; in words, until the next attempt. */
   trouble = $state.raw<ApiError | null>(null);
 
+  readonly history = new History(this);
   readonly messages: readonly MessageView[] = $derived(
-    path(this.state.messages, leafOf(this.state)),
+    this.history.shown(path(this.state.messages, leafOf(this.state))),
   );
   readonly answering = $derived(live(this.state).at(-1) ?? null);
   readonly isBusy: boolean = $derived(
@@ -105,8 +107,8 @@ export class Conversation {
   }
 
   async stop(): Promise<void> {
-    const response = this.answering;
-    if (response) await this.#ask({ type: "response.cancel", response_id: response.id });
+    const response_id = this.answering?.id;
+    if (response_id) await this.#ask({ type: "response.cancel", response_id });
   }
 
   /** Say `text` in the message's place. Whether the server has it; if not, `trouble` says why. */
@@ -124,8 +126,8 @@ export class Conversation {
   }
 
   async choose(message_id: string): Promise<void> {
-    if (this.id === null) return;
-    await this.#ask({ type: "leaf.choose", conversation_id: this.id, message_id });
+    const conversation_id = this.id;
+    if (conversation_id) await this.#ask({ type: "leaf.choose", conversation_id, message_id });
   }
 
   async #ask(question: Question): Promise<void> {
@@ -246,6 +248,7 @@ export class Conversation {
     this.#frames = [];
     if (frames.length > 0) this.state = frames.reduce(reduce, this.state);
     if (this.state.gaps.length > 0) void this.#resume();
+    void this.history.reach(this.state.conversation?.leaf_id);
   }
 
   async #resume(): Promise<void> {
@@ -257,9 +260,9 @@ export class Conversation {
 
   async #load(id: string): Promise<void> {
     try {
-      const { conversation, messages } = await api.conversation(id);
+      const loaded = await this.history.newest(id);
       if (id !== this.id) return;
-      this.hear({ type: "loaded", conversation, messages });
+      this.hear(loaded);
       this.#flush();
       const unread = live(this.state).some((response) => !this.state.readings[response.id]);
       if (this.phase === "loading") this.trouble = null;
@@ -284,9 +287,9 @@ export class Conversation {
     this.id = id;
     this.phase = phase;
     this.state = EMPTY;
+    this.history.forget();
     this.head = NO_HEAD;
-    this.trouble = null;
-    this.editing = null;
+    this.trouble = this.editing = null;
     this.#frames = [];
   }
 

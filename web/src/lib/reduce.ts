@@ -33,7 +33,7 @@ export interface State {
   readonly gaps: readonly string[];
 }
 
-/** What `GET /api/conversations/{id}` said. */
+/** What `GET /api/conversations/{id}` said: everything from its oldest message on. */
 export interface Loaded {
   readonly type: "loaded";
   readonly conversation: ConversationView;
@@ -134,6 +134,10 @@ function loaded(state: State, { conversation, messages }: Loaded): State {
   const start = without({ ...state, conversation }, new Set(gone));
   return messages.reduce(added, start);
 }
+
+/** Messages that are older than all that are here. */
+export const earlier = (state: State, messages: readonly MessageView[]): State =>
+  messages.reduce(added, state);
 
 function without(state: State, gone: ReadonlySet<string>): State {
   if (gone.size === 0) return state;
