@@ -1,6 +1,7 @@
 // An answer's blocks as one string of HTML, as `Prose` puts them into the page. For tests.
 
 import { type Block, Markdown, type Row } from "./markdown";
+import { codeBlock } from "./render";
 
 /** As `Prose` puts it into the page. */
 export function shown(block: Block): string {
@@ -11,6 +12,8 @@ export function shown(block: Block): string {
     const items = block.pieces.map(({ dir, html }) => `<li dir="${dir}">${html}</li>`);
     return `<${tag}${start} dir="${block.dir}">${items.join("")}</${tag}>`;
   }
+  if (block.kind === "code")
+    return codeBlock(block.pieces.map(({ text }) => text).join("\n"), block.language);
   const row = ({ cells }: Row, tag: string): string =>
     `<tr>${cells.map((one, i) => `<${tag} class="align-${block.sides[i]}">${one}</${tag}>`).join("")}</tr>`;
   return (

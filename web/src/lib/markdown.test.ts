@@ -24,6 +24,18 @@ const SYNTAX =
 
 const ITEMS = ["- a\n", "- b\n", " - c\n", "- **d\n", "- e\n\n", "- [ ] f\n", "-\n"];
 const ROWS = ["| 1 | 2 |\n", "| **3 | `4` |\n", "| 5\n", "6 | 7 | 8\n", "\n", "- x\n", "| - | ---"];
+const CODE = [
+  "```py\n",
+  "```\n",
+  "~~~\n",
+  "  ````\n",
+  "``\n",
+  "x = 1\n",
+  "      y\n",
+  "\n",
+  "~~~~",
+  "a",
+];
 const LINES = [
   ...ITEMS,
   "  - nested\n",
@@ -66,12 +78,16 @@ describe("a growing answer", () => {
   const tables = fc
     .array(fc.constantFrom(...ROWS), { minLength: 4, maxLength: 12 })
     .map((parts) => `| a | b |\n|---|:-:|\n${parts.join("")}`);
+  const codes = fc
+    .array(fc.constantFrom(...CODE), { minLength: 4, maxLength: 16 })
+    .map((parts) => `Before.\n${parts.join("")}`);
   const texts = fc.oneof(
     documents,
     { arbitrary: mixtures, weight: 6 },
     { arbitrary: lines, weight: 3 },
     { arbitrary: lists, weight: 3 },
     tables,
+    { arbitrary: codes, weight: 2 },
   );
 
   it("never changes a block that is closed", () => {
@@ -146,6 +162,8 @@ describe("a growing answer", () => {
     ["a list", "", (i: number) => `- item **${i}**\n`],
     ["a loose list", "", (i: number) => `${i + 1}. item **${i}**\n\n   and more\n\n`],
     ["a table", "| a | b |\n|---|---|\n", (i: number) => `| \`${i}\` | cell |\n`],
+    ["code", "```py\n", (i: number) => `x${i} = 1  # a line of it\n`],
+    ["code that is indented", "  ~~~~ py\n", (i: number) => `    x${i} = 1\n\n~~~\n`],
   ])("takes as much work in the end of %s as in its beginning", (_, head, piece) => {
     const markdown = new Markdown();
     const costs: number[] = [];

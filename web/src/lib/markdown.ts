@@ -1,6 +1,6 @@
 // An answer as blocks of safe HTML. Blocks that are closed keep their HTML, only the last block is
-// rendered again while it grows, of a list or table its last pieces, and half-open syntax in it is closed
-// for the moment. What HTML that is, `render` knows.
+// rendered again while it grows, of a list, table or code its last pieces, and half-open syntax in it is
+// closed for the moment. What HTML that is, `render` knows.
 
 import type { Tokens } from "marked";
 import remend from "remend";
@@ -11,6 +11,7 @@ import {
   grouped,
   isLoose,
   isPieced,
+  isShut,
   loosens,
   type Piece,
   type Pieced,
@@ -20,6 +21,7 @@ import {
   cellsOf,
   type Direction,
   direction,
+  languageOf,
   marked,
   REMEND,
   type SafeHtml,
@@ -40,6 +42,10 @@ export interface Item {
 
 export interface Row {
   readonly cells: readonly SafeHtml[];
+}
+
+export interface Line {
+  readonly text: string;
 }
 
 interface Html extends Base {
@@ -63,11 +69,18 @@ export interface Table extends Base {
   readonly pieces: readonly Row[];
 }
 
-export type Block = Html | List | Table;
+/** Code that no line has closed yet; then it is HTML. */
+export interface Code extends Base {
+  readonly kind: "code";
+  readonly language: string;
+  readonly pieces: readonly Line[];
+}
+
+export type Block = Html | List | Table | Code;
 
 /** What was rendered, and from what. */
 type Made<T> = T & { readonly raw: string; readonly isLoose: boolean };
-type MadePiece = Made<Item> | Made<Row>;
+type MadePiece = Made<Item> | Made<Row> | Made<Line>;
 type Kept = Block & { readonly raw: string };
 
 /** The first pieces of the first open block, which stand fast. */
@@ -114,9 +127,10 @@ export class Markdown {
 
     const { blocks, links } = this.#blocks(whole);
     this.#relink(links, done);
-    // Before a list or table whose first pieces stand fast, all does.
+    // Before pieces that stand fast all does, and with code that was closed it does too.
     const long = done ? -1 : blocks.findLastIndex(({ pieces }) => fast(pieces) > 0);
-    const closing = done ? blocks.length : Math.max(0, blocks.length - OPEN_BLOCKS, long);
+    const shut = blocks.findLastIndex(({ token }) => isShut(token)) + 1;
+    const closing = done ? blocks.length : Math.max(blocks.length - OPEN_BLOCKS, long, shut);
     const start = this.#closed;
     this.#kept = [
       ...this.#kept.slice(0, start),
@@ -176,7 +190,7 @@ export class Markdown {
     const kept = this.#kept[this.#closed];
     if (!isPieced(token) || !kept || kept.kind === "html") return;
     const standing = pieces.slice(0, fast(pieces));
-    // A table's head is read once, and then stood in for.
+    // A table's head and a fence are read once, and then stood in for.
     const head = this.#fast ? 0 : standIn(token, false).source.length;
     const before = this.#fast ?? {
       token,
@@ -198,7 +212,7 @@ export class Markdown {
 
   #block(key: number, block: Grouped, standing: Standing): Kept {
     const { token } = block;
-    return isPieced(token)
+    return isPieced(token) && (standing.growing || token.type !== "code")
       ? this.#pieced(key, token, block.pieces, standing)
       : this.#whole(key, block, standing);
   }
@@ -223,15 +237,20 @@ export class Markdown {
     const before = known?.kind === stood.token.type ? known : null;
     const was = (before?.pieces ?? []) as readonly MadePiece[];
     const made = open.map((one, i) => {
-      const isGrowing = standing.growing && i === open.length - 1;
+      const isGrowing = standing.growing && i === open.length - 1 && token.type !== "code";
       const piece = isGrowing ? this.#healed(stood.token, one, stood.isLoose) : one;
       return this.#piece(piece, stood.isLoose, was[stood.pieces.length + i]);
     });
     const pieces = [...stood.pieces, ...made];
     const base = { key, closed: standing.closed };
-    return stood.token.type === "list"
-      ? { ...base, ...listOf(stood.token as Tokens.List, pieces as Made<Item>[]) }
-      : { ...base, ...tableOf(stood.token as Tokens.Table, pieces as Made<Row>[], before) };
+    switch (stood.token.type) {
+      case "list":
+        return { ...base, ...listOf(stood.token as Tokens.List, pieces as Made<Item>[]) };
+      case "table":
+        return { ...base, ...tableOf(stood.token as Tokens.Table, pieces as Made<Row>[], before) };
+      default:
+        return { ...base, ...codeOf(stood.token as Tokens.Code, pieces as Made<Line>[]) };
+    }
   }
 
   #piece({ raw: source, token }: Piece, loose: boolean, was: MadePiece | undefined): MadePiece {
@@ -239,6 +258,7 @@ export class Markdown {
     if (was?.raw === raw && was.isLoose === loose) return was;
     this.work.rendered += raw.length;
     const made = { raw, isLoose: loose };
+    if (typeof token === "string") return { ...made, text: token };
     if (!("type" in token)) return { ...made, cells: cellsOf(token) };
     return { ...made, dir: direction([{ raw }]), html: sanitised(marked.parser(token.tokens)) };
   }
@@ -266,4 +286,8 @@ function tableOf(token: Tokens.Table, pieces: readonly Made<Row>[], before: Kept
   const head = isSame ? before.head : { cells: cellsOf(token.header) };
   const sides = token.align.map((side) => side ?? "start");
   return { kind: "table", raw, dir: direction([{ raw }, ...pieces]), sides, head, pieces } as const;
+}
+
+function codeOf({ lang }: Tokens.Code, pieces: readonly Made<Line>[]) {
+  return { kind: "code", raw: "", language: languageOf(lang), pieces } as const;
 }

@@ -1,21 +1,36 @@
-// What a long list or table is made of, so that neither is read and drawn whole while it grows. Pure.
+// What a long list, table or code that no line has closed yet is made of, so that none of them is read and
+// drawn whole while it grows. Pure.
 //
 // Its first pieces stand fast once so many follow them. What is open is read behind a stand-in for them:
-// of a table its head, of a list that is loose an item that makes it so, and of a tight one nothing.
+// of a table its head, of code its fence, of a list that is loose an item that makes it so, and of a tight
+// one nothing.
 
 import type { Token, Tokens } from "marked";
 
 /** So many pieces at the end are read again: the last line may still join the one before it. */
 const OPEN_PIECES = 3;
 
-export type Pieced = Tokens.List | Tokens.Table;
+export type Pieced = Tokens.List | Tokens.Table | Tokens.Code;
 
 export const isPieced = (token: Token | undefined): token is Pieced =>
-  token?.type === "list" || token?.type === "table";
+  token?.type === "list" || token?.type === "table" || (!!token && isClosed(token) === false);
+
+/** Whether a line closes the fence of this; of what has none, nothing. */
+function isClosed({ type, raw }: Token): boolean | undefined {
+  const fence = type === "code" ? /^ {0,3}(`{3,}|~{3,})/.exec(raw)?.[1] : undefined;
+  if (fence === undefined) return undefined;
+  const lines = raw.trimEnd();
+  const last = /^ {0,3}([`~]*)$/.exec(lines.slice(lines.lastIndexOf("\n") + 1))?.[1];
+  return lines.includes("\n") && !!last?.startsWith(fence);
+}
+
+/** Whether nothing that follows can make it, or what stands before it, anything else. */
+export const isShut = (token: Token): boolean => !!isClosed(token) && token.raw.endsWith("\n");
 
 export interface Piece {
   readonly raw: string;
-  readonly token: Tokens.ListItem | readonly Tokens.TableCell[];
+  /** Of code, a line. */
+  readonly token: Tokens.ListItem | readonly Tokens.TableCell[] | string;
 }
 
 /** The pieces of a token whose source begins with `stand` stand-ins for pieces. */
@@ -24,6 +39,12 @@ export function piecesOf(token: Pieced, stand: number): readonly Piece[] {
     return (token as Tokens.List).items
       .slice(stand)
       .map((item) => ({ raw: item.raw, token: item }));
+  if (token.type === "code") {
+    const texts = (token as Tokens.Code).text.split("\n");
+    const lines = token.raw.split("\n").slice(1);
+    if (lines.at(-1) === "") lines.pop(); // it has not begun
+    return lines.map((line, i) => ({ raw: `${line}\n`, token: texts[i] ?? "" }));
+  }
   const { raw, rows } = token as Tokens.Table;
   const lines = raw.split("\n").slice(2);
   return rows.map((row, i) => ({ raw: `${lines[i] ?? ""}\n`, token: row }));
@@ -35,6 +56,7 @@ export function standIn(token: Pieced, isLoose: boolean): { source: string; stan
     const [head = "", rule = ""] = token.raw.split("\n");
     return { source: `${head}\n${rule}\n`, stand: 0 };
   }
+  if (token.type === "code") return { source: `${token.raw.split("\n", 1)[0]}\n`, stand: 0 };
   if (!isLoose) return { source: "", stand: 0 };
   const bullet = /^ *(?:[*+-]|\d+[.)])/.exec(token.raw)?.[0].trimStart() ?? "-";
   // As far to the right as may be, so that what follows it stands beside it and never inside.
@@ -48,7 +70,7 @@ export const fast = (pieces: readonly Piece[]): number => Math.max(0, pieces.len
 export function loosens(items: readonly Piece[], followed: boolean): boolean {
   return items.some(({ raw, token }, i) => {
     const isBeforeBlank = (followed || i < items.length - 1) && /\n[ \t]*\n[ \t]*$/.test(raw);
-    const inside = "tokens" in token ? token.tokens : [];
+    const inside = typeof token !== "string" && "tokens" in token ? token.tokens : [];
     return isBeforeBlank || inside.some((one) => one.type === "space" && /\n.*\n/.test(one.raw));
   });
 }
@@ -56,7 +78,7 @@ export function loosens(items: readonly Piece[], followed: boolean): boolean {
 export const isLoose = (token: Pieced): boolean =>
   token.type === "list" && (token as Tokens.List).loose;
 
-/** What stands fast of a list or table. */
+/** What stands fast of it. */
 interface Stood {
   readonly token: Pieced;
   readonly isLoose: boolean;
@@ -66,7 +88,7 @@ interface Stood {
 /** Whether what follows the pieces that stand fast leaves them as they are. */
 export function goesOn(stood: Stood, next: Grouped | undefined): boolean {
   if (next?.token.type !== stood.token.type || next.pieces.length === 0) return false;
-  if (stood.token.type === "table") return true;
+  if (stood.token.type !== "list") return true;
   return stood.isLoose === (stood.loosens || loosens(next.pieces, false));
 }
 
@@ -75,7 +97,7 @@ export interface Grouped {
   readonly token: Token;
   /** So many characters of it are blank lines before it. */
   readonly lead: number;
-  /** Of a list or table. */
+  /** Of a list, a table or open code. */
   readonly pieces: readonly Piece[];
 }
 

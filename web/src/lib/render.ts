@@ -62,7 +62,7 @@ marked.use({
       return anchor(href, escaped(strings.image(text || href)));
     },
     code({ text, lang }) {
-      return codeBlock(text, /^[\w+#.-]*/.exec(lang ?? "")?.[0] ?? "");
+      return codeBlock(text, languageOf(lang));
     },
     table(token: Tokens.Table) {
       const head = row(token.header, "th", (cell) => this.parser.parseInline(cell.tokens));
@@ -100,7 +100,10 @@ function anchor(href: string, inner: string): string {
   return SAFE_ADDRESS.test(href) ? `<a href="${escaped(href)}">${inner}</a>` : inner;
 }
 
-function codeBlock(text: string, lang: string): string {
+export const languageOf = (info: string | undefined): string =>
+  /^[\w+#.-]*/.exec(info ?? "")?.[0] ?? "";
+
+export function codeBlock(text: string, lang: string): string {
   return (
     `<div class="code" dir="ltr"><div class="code-bar"><span>${escaped(lang || "text")}</span>` +
     `<button type="button" class="copy">${escaped(strings.copy)}</button></div>` +
