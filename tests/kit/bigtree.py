@@ -3,14 +3,12 @@
 `python -m tests.kit.bigtree` prints the time. The tree is made up; the page and Chromium are real.
 """
 
-import os
-import shutil
-
 import msgspec
 from playwright.sync_api import Page, sync_playwright
 
 from app.chat.prefixes import PrefixRow, PrefixTree
 from engine.terms import Tier
+from tests.kit.chromium import launched
 from tests.kit.pictures import WIDE, opened
 from tests.kit.server import start_server
 
@@ -77,10 +75,8 @@ def show(page: Page, tree: PrefixTree) -> None:
 
 
 def main() -> None:
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with start_server() as server, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        browser = launched(playwright)
         for count in COUNTS:
             with opened(browser, server, WIDE, "light") as page:
                 page.goto(f"{server.url}/admin")

@@ -4,13 +4,12 @@
 """
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterator
 from typing import Literal
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.kit.chromium import launched
 from tests.kit.server import ROOT, Server, start_server
 
 DOCS = ROOT / "docs"
@@ -59,10 +58,8 @@ def take(page: Page, name: str) -> None:
 
 
 def main() -> None:
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with start_server(KEEPWARM_TITLES="1") as server, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        browser = launched(playwright)
         with opened(browser, server, WIDE, "light") as page:
             talk(page)
             take(page, "page")
