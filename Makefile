@@ -74,7 +74,7 @@ tests/dialect/ts/node_modules/.package-lock.json: tests/dialect/ts/package-lock.
 	@$(NPM_IN) tests/dialect/ts ci
 	@touch $@
 
-# Debian's shell has no windows to draw, which halves what a page costs; elsewhere the browser serves.
+# Debian's shell has no windows to draw; elsewhere the browser serves.
 chromium:
 	@command -v chromium-headless-shell >/dev/null || \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -124,7 +124,7 @@ test: chromium nginx compiler provider tests/dialect/ts/node_modules/.package-lo
 	$(NPM) run --silent test
 	$(PYTEST) -m "not long"
 
-long: chromium nginx compiler provider tests/dialect/ts/node_modules/.package-lock.json .venv/tested page ## The tests that `make test` leaves out: more of what it has a short form of. Half an hour.
+long: chromium nginx compiler provider tests/dialect/ts/node_modules/.package-lock.json .venv/tested page ## The tests that `make test` leaves out: more of what it has a short form of.
 	$(PYTEST) -m long
 
 contract: .venv/tested ## Ask a server all that its OpenAPI document allows and forbids: half an hour. CONTRACT=--examples=9

@@ -257,7 +257,7 @@ async def test_13_an_engine_without_memory_ends_at_once_and_the_answer_goes_on(m
         monkeypatch.setenv(name, value)
     # Native kernels have all that they need from the start.
     async with open_remote(a_config(kernels="torch")) as engine:
-        job = a_job(await first_prompt(engine, "word " * 300))
+        job = a_job(await first_prompt(engine, "word " * 900))
         process_of(engine).rlimit(psutil.RLIMIT_DATA, (LITTLE_BYTES, LITTLE_BYTES))
 
         outcome = await play(engine, job)

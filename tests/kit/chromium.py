@@ -5,8 +5,8 @@ import shutil
 
 from playwright.sync_api import Browser, Playwright
 
-# The shell has no windows at all; the browser without one still draws their frames, which takes as long
-# as the page in it.
+# The shell has no windows at all; the browser without one still draws the frame of each, by a process of
+# its own.
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser")
 
 
