@@ -134,15 +134,21 @@ class OpenSocket(Generic[Frame]):
                 await asyncio.wait([writer])
 
     async def _write(self) -> int | None:
+        is_left = False
         while True:
             frame = await self.outbox.take()
             if isinstance(frame, Close):
                 return frame.code
+            if is_left:
+                continue
             try:
                 async with asyncio.timeout(WRITE_S):
                     await self._socket.send_text(msgspec.json.encode(frame))
-            except (TimeoutError, OSError, WebSocketDisconnect):
+            except TimeoutError:
                 return None
+            except (OSError, WebSocketDisconnect):
+                # Who reads hears of it behind what was sent before, and ends all when that is done.
+                is_left = True
 
     async def _lose_rights(self) -> int:
         while await self._resolve():

@@ -528,6 +528,10 @@ async def test_what_was_sent_before_the_page_left_is_done(house: Serving, monkey
                     text="Say yes.",
                 )
             )
+        # What happens meanwhile is told to a page that is no longer there.
+        for title in ("Another", "Yet another", "The last"):
+            path = f"/api/conversations/{conversation_id}"
+            (await somebody.client.patch(path, json={"title": title})).raise_for_status()
         house.call(go_on.set)
         async with asyncio.timeout(WAIT_S):
             while not await texts_of(somebody, conversation_id):  # noqa: ASYNC110  it has no event
