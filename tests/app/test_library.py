@@ -203,6 +203,7 @@ async def test_what_is_archived_is_offered_no_more_and_goes_on_where_it_is_used(
     assert head.startswith(PIRATE.text)
 
 
+@pytest.mark.row("engine 4")
 async def test_03_a_version_is_compiled_once_and_again_for_another_model_only(db: Database):
     engine = EchoEngine()
     async with open_domain(db, engine) as domain:

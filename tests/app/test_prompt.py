@@ -42,6 +42,7 @@ async def a_conversation(domain: Domain, who: Principal) -> ConversationId:
     return (await domain.conversations.create(who.user_id)).id
 
 
+@pytest.mark.row("engine 33")
 async def test_only_the_new_message_is_rendered(db: Database):
     engine = EchoEngine()
     async with open_domain(db, engine) as domain:

@@ -167,6 +167,7 @@ def test_nothing_is_stored(client: OpenAI, echo: EchoEngine):
         client.responses.retrieve(answer.id.replace("chatcmpl-", "resp_"))
 
 
+@pytest.mark.row("engine 23")
 @pytest.mark.parametrize("stream", [True, False])
 def test_13_a_completion_stops_when_its_client_goes(
     client: OpenAI, echo: EchoEngine, echo_server: Serving, stream: bool

@@ -185,6 +185,7 @@ def test_messages_keep_their_texts_and_a_developer_speaks_as_the_system():
     )
 
 
+@pytest.mark.row("engine 28")
 @pytest.mark.parametrize(
     ("item", "param"),
     [

@@ -432,6 +432,7 @@ def test_a_failed_continuation_evicts_its_parent_and_a_failed_fork_does_not(
     assert code(evicted) == "previous_response_not_found"
 
 
+@pytest.mark.row("engine 23")
 def test_13_what_is_not_stored_stops_with_its_socket(
     client: OpenAI, echo: EchoEngine, echo_server: Serving
 ):

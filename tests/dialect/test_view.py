@@ -103,6 +103,7 @@ async def test_a_lane_is_named_on_every_event_and_otherwise_on_none():
     assert not any("stream_id" in one for one in unnamed)
 
 
+@pytest.mark.row("engine 21")
 @given(cached=st.integers(0, 500), computed=st.integers(0, 500), output=st.integers(0, 50))
 async def test_02_usage_is_exact_zero_included(cached: int, computed: int, output: int):
     usage = Usage(input_tokens=cached + computed, cached_tokens=cached, output_tokens=output)

@@ -267,6 +267,7 @@ async def test_cancelling_what_nobody_knows_is_no_error(engine):
     assert (await engine.cancel(JobId("nobody"))).step is None
 
 
+@pytest.mark.row("engine 23")
 async def test_dropping_the_iterator_cancels_the_job(engine):
     prompt = await first_prompt(engine, "Tell me a long story.")
     job = a_job(prompt, limits=Limits(max_output_tokens=500, ignore_eos=True))

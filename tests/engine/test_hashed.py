@@ -68,6 +68,7 @@ ids_ = st.lists(st.integers(0, (1 << 32) - 1), max_size=6)
 stretches = st.tuples(names, scopes_, starts, ids_)
 
 
+@pytest.mark.row("engine 26")
 @settings(deadline=None)
 @given(stretches, stretches, st.text(max_size=6))
 def test_different_things_are_encoded_differently(one, other, fingerprint):
@@ -80,6 +81,7 @@ def test_different_things_are_encoded_differently(one, other, fingerprint):
     assert encode_root(fingerprint) not in encoded
 
 
+@pytest.mark.row("engine 27")
 @settings(deadline=None)
 @given(st.binary(max_size=24), st.integers(0, 24), st.integers(0, 24))
 def test_no_bytes_can_wander_from_one_field_into_the_next(text, one, other):

@@ -188,6 +188,7 @@ def test_a_wish_is_for_what_is_there_and_for_what_will_come():
     assert bench.pool.counts().pinned == 2
 
 
+@pytest.mark.row("engine 13")
 def test_every_turn_opens_the_window_of_a_wish_anew():
     bench = Bench()
     bench.hold("s", LIVE, 0.0, ttl_s=50.0)

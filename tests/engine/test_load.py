@@ -178,6 +178,7 @@ def test_a_safetensors_folder_loads_and_runs(tiny):
     assert loaded.context_tokens == 128
 
 
+@pytest.mark.row("engine 31")
 @pytest.mark.parametrize("window", [8, 64, 4096])
 def test_a_sliding_window_is_kept_to(tmp_path, converted, window):
     windowed = make_tiny(tmp_path / "windowed", converted, MistralConfig, sliding_window=window)
@@ -194,6 +195,7 @@ def test_a_sliding_window_is_kept_to(tmp_path, converted, window):
     assert any("they know no sliding windows" in words for words in told) == (window < 128)
 
 
+@pytest.mark.row("engine 31")
 def test_layers_may_slide_one_by_one(tmp_path, converted):
     kinds = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True}
     mixed = make_tiny(tmp_path / "mixed", converted, Qwen2Config, sliding_window=8, **kinds)
@@ -205,6 +207,7 @@ def test_layers_may_slide_one_by_one(tmp_path, converted):
     assert line.decode(hand, 12) == generate(loaded, ids, 12)
 
 
+@pytest.mark.row("engine 31")
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -299,6 +302,7 @@ def test_equal_models_have_equal_fingerprints_wherever_they_lie(tiny, tmp_path):
     assert one.template_fingerprint == other.template_fingerprint
 
 
+@pytest.mark.row("engine 26")
 def test_weights_and_dtype_are_part_of_the_model_fingerprint(tiny):
     before = load(config_of(tiny))
     weights = load_file(tiny / "model.safetensors")

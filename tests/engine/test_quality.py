@@ -139,6 +139,7 @@ LONG = ("rounded, by torch", "rounded, KV in fp8", "groups, token by token")
 """Each has another beside it that is rounded alike."""
 
 
+@pytest.mark.row("engine 30")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FORMATS]
 )

@@ -168,6 +168,7 @@ def test_a_reply_is_opened_as_the_template_opens_one_after_a_user():
     assert text_of(renderer, glue) == "<|im_start|>assistant\n"
 
 
+@pytest.mark.row("engine 33")
 @given(instructions=st.none() | TEXTS, turns=TURNS, split=st.integers(0, 6))
 def test_03_rendering_in_pieces_equals_the_whole(renderer, instructions, turns, split):
     messages = [] if instructions is None else [system(instructions)]
@@ -183,6 +184,7 @@ def test_03_rendering_in_pieces_equals_the_whole(renderer, instructions, turns, 
     ]
 
 
+@pytest.mark.row("engine 33")
 @given(turns=TURNS)
 def test_03_a_chat_grown_reply_by_reply_reads_as_the_whole(renderer, turns):
     ids: list[int] = []
@@ -248,6 +250,7 @@ APPENDABLE = [
 REASONED = "<think>\nTwice.\n</think>\n\nFour."
 
 
+@pytest.mark.row("engine 1")
 @pytest.mark.parametrize(
     ("template", "stability", "faults"),
     [
@@ -282,6 +285,7 @@ def test_03_each_fault_is_named_with_the_first_differing_token(template, stabili
     assert all((fault.position is None) == (fault.tokens is None) for fault in finding.faults)
 
 
+@pytest.mark.row("engine 4")
 def test_03_the_first_differing_token_is_where_two_renderings_part():
     fault = renderer_of(ADDS_AN_EMPTY_THOUGHT).finding.faults[0]
     said = user("How much is 5 and 6?")
@@ -380,6 +384,7 @@ def eager() -> Renderer:
     return eager_renderer_of(WITH_BOS)
 
 
+@pytest.mark.row("engine 5")
 @given(turns=TURNS)
 def test_03_one_bos_at_the_start_whether_rendered_whole_or_turn_by_turn(eager, turns):
     messages = [message for q, a in turns for message in (user(q), assistant(a))]
@@ -394,6 +399,7 @@ def test_03_one_bos_at_the_start_whether_rendered_whole_or_turn_by_turn(eager, t
     assert (eager.finding.stability, eager.finding.faults) == (Stability.STABLE, ())
 
 
+@pytest.mark.row("engine 5")
 @pytest.mark.parametrize(
     ("template", "words"),
     [
@@ -410,6 +416,7 @@ def test_a_bos_that_the_template_writes_more_than_once_is_named(template, words)
     assert fault.tokens == ("<|endoftext|>", "<|im_start|>")
 
 
+@pytest.mark.row("engine 5")
 def test_no_bos_is_added_to_what_the_template_writes():
     renderer = renderer_of(WITH_BOS)
     bos = loaded_model().tokenizer.bos_token_id

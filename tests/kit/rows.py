@@ -17,6 +17,8 @@ PAGE = ROOT / "docs" / "rows.md"
 HEADING = re.compile(r"^### (?P<name>[^:\n]+): [^\n]+\n\n(?P<words>(?:[^\n]+\n)+)", re.MULTILINE)
 ALONE = "No table is touched."
 """What a row says of itself that one database is enough for."""
+ENGINE = "engine "
+"""How the name of a row begins that the engine's own parts hold, without a server."""
 STARTS = {"serving", "start_server", "fork_server", "serve"}
 GIVES = {"Server", "Serving"}
 

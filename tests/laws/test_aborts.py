@@ -83,6 +83,7 @@ def aborting(desk: Desk, turn: Job, abort: Abort) -> Callable[[Core], object]:
     return lambda core: abort(core, turn, desk.now)
 
 
+@pytest.mark.row("engine 22")
 @pytest.mark.parametrize("index", PREFIX_INDEXES)
 @pytest.mark.parametrize("abort", [cancel, stop, forget])
 @pytest.mark.parametrize("in_flight", [False, True], ids=["between", "in flight"])
@@ -111,6 +112,7 @@ def test_15_a_turn_that_is_aborted_at_any_point_leaves_the_pool_at_its_baseline(
     assert point > 9
 
 
+@pytest.mark.row("engine 22")
 @pytest.mark.parametrize("index", PREFIX_INDEXES)
 def test_15_while_a_transfer_is_silent_an_abort_gives_back_what_it_does_not_touch(index):
     """A peer that never answers keeps what it may still write to, and nothing else, nor anybody."""
@@ -148,6 +150,7 @@ def cut(whole: Coroutine[Any, Any, object], awaits: int) -> Generator[Any, None,
     raise AssertionError
 
 
+@pytest.mark.row("engine 22")
 async def test_15_a_reader_that_is_gone_at_any_await_leaves_the_pool_at_its_baseline():
     async with open_local(as_served(blocks=40, step_tokens=16)) as engine:
         prompt = await first_prompt(engine, "Name three animals, and say where each of them lives.")

@@ -43,11 +43,13 @@ LIFE = settings(
 )
 
 
+@pytest.mark.row("engine 18")
 @on_both
 def test_05_any_life_keeps_the_books_and_the_replies_right(make_index):
     run_state_machine_as_test(life_on(make_index), settings=LIFE)
 
 
+@pytest.mark.row("engine 27")
 @pytest.mark.parametrize("name", ["radix, all keys alike", "hashed, all digests and keys alike"])
 def test_08_any_life_is_as_right_when_all_keys_collide(name):
     run_state_machine_as_test(life_on(COLLIDING[name]), settings=LIFE)
@@ -166,6 +168,7 @@ def test_02_a_turn_that_lost_its_place_counts_each_token_once():
     assert (receipt.prompt_tokens, receipt.cached_tokens, receipt.computed_tokens) == (90, 0, 90)
 
 
+@pytest.mark.row("engine 21")
 @on_both
 @given(st.data())
 @settings(deadline=None)
@@ -193,6 +196,7 @@ def test_03_ids_are_kept_as_they_were_given_and_drawn():
     assert ended.token_ids == tuple(desk.emitted[job.job_id]) == answer(ids, 6, BANNED)
 
 
+@pytest.mark.row("engine 15")
 @on_both
 def test_04_nothing_is_matchable_before_its_step_is_committed(make_index):
     desk = desk_with(make_index)
@@ -209,6 +213,7 @@ def test_04_nothing_is_matchable_before_its_step_is_committed(make_index):
     assert sum(node.tokens for node in desk.core.snapshot(desk.now).nodes) == 48
 
 
+@pytest.mark.row("engine 15")
 @on_both
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_04_an_abort_in_mid_prefill_publishes_only_what_is_committed(make_index, in_flight):
@@ -227,6 +232,7 @@ def test_04_an_abort_in_mid_prefill_publishes_only_what_is_committed(make_index,
     assert desk.run(desk.job(ids)).receipt.cached_tokens == committed
 
 
+@pytest.mark.row("engine 17", "engine 18")
 @on_both
 def test_05_ten_thousand_random_operations_end_at_the_baseline(make_index):
     chance = seeded(5)
@@ -282,7 +288,7 @@ def test_07_replies_are_the_same_under_any_order_of_blocks(make_index, order):
     assert talk(permuted, 3) == talk(plain, 3)
 
 
-@pytest.mark.row("wiped blocks")
+@pytest.mark.row("wiped blocks", "engine 17")
 @on_both
 def test_07_every_freed_block_is_wiped_before_it_is_used_again(make_index):
     desk = desk_with(make_index, pool_blocks=14, context_tokens=224)
@@ -294,6 +300,7 @@ def test_07_every_freed_block_is_wiped_before_it_is_used_again(make_index):
     assert desk.paper.wiped_blocks >= evicted > 0
 
 
+@pytest.mark.row("engine 27")
 @pytest.mark.parametrize("name", COLLIDING)
 def test_08_replies_and_hits_are_the_same_when_keys_collide(name):
     plain, colliding = desk_with(), desk_with(COLLIDING[name])
@@ -352,6 +359,7 @@ def test_09_no_eviction_while_what_is_free_is_enough(make_index):
     assert desk.core.stats().evicted_blocks == 1
 
 
+@pytest.mark.row("engine 8")
 @on_both
 @given(st.permutations(list(RetentionClass)[:5]))
 @settings(deadline=None)
@@ -372,6 +380,7 @@ def test_09_a_lower_class_goes_before_any_higher_one(make_index, classes):
         assert left() == {retention for retention in classes if retention >= rank}
 
 
+@pytest.mark.row("engine 11")
 @on_both
 def test_10_what_is_pinned_never_keeps_a_turn_from_finishing(make_index):
     desk = desk_with(make_index, pool_blocks=8, context_tokens=128)

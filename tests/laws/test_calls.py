@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from app.chat.asked import Choice, Tools
 from app.chat.calls import calls_of, written
 from app.chat.headed import shared_tokens
@@ -27,6 +29,7 @@ def tools(form: CallForm | None, choice: Choice, *functions: Function) -> Tools:
     return Tools(functions=functions or (WEATHER,), form=form, choice=choice, parallel=False)
 
 
+@pytest.mark.row("engine 3")
 async def test_02_a_call_its_output_and_the_answer_compute_only_what_is_new(tmp_path: Path):
     async with served(tmp_path, CALLS) as (engine, domain):
         form = (await engine.info()).template.calls

@@ -52,6 +52,7 @@ async def render_whole(engine: Engine, *messages: tuple[Role, str]) -> tuple[int
     return (await engine.render(request)).token_ids
 
 
+@pytest.mark.row("engine 1")
 async def test_03_the_stored_ids_are_the_prompt_and_only_grow(sqlite: Database):
     """Complete answers and cut ones, a warm-up and a fork: nothing old is derived again."""
     async with open_local(as_served()) as engine, open_domain(sqlite, engine) as domain:

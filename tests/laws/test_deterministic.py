@@ -51,6 +51,7 @@ async def cold(folder: Path, jobs: Sequence[Job]) -> list[list[object]]:
     return told
 
 
+@pytest.mark.row("engine 30")
 async def test_06_warm_is_cold_bit_for_bit_over_forks_evictions_parks_and_restarts(tmp_path):
     """The first life on one index, the second on the other: to what is parked they are one."""
     warm = tmp_path / "warm"

@@ -107,6 +107,7 @@ class CountedLife(CacheLife):
         assert all(retention >= RetentionClass.KEPT for retention in snapshot.pinned_blocks)
 
 
+@pytest.mark.row("engine 20")
 @pytest.mark.parametrize("make_index", INDEXES)
 def test_02_figures_equal_a_recount_of_every_receipt_through_random_lives(make_index):
     class Life(CountedLife):
@@ -116,6 +117,7 @@ def test_02_figures_equal_a_recount_of_every_receipt_through_random_lives(make_i
     run_state_machine_as_test(Life, settings=LIVES)
 
 
+@pytest.mark.row("engine 20")
 @pytest.mark.parametrize("seed", range(4))
 def test_02_figures_equal_a_recount_where_conversations_are_parked_and_restored(seed):
     chance = seeded(seed)
@@ -146,6 +148,7 @@ def test_02_figures_equal_a_recount_where_conversations_are_parked_and_restored(
     assert stats.drafts.used > 0 and stats.drafts.wasted > 0
 
 
+@pytest.mark.row("engine 20")
 async def test_02_the_real_engines_figures_equal_a_recount_of_its_receipts():
     jobs: list[recount.Told] = []
     async with open_local(as_served(blocks=26)) as engine:

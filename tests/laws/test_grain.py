@@ -12,6 +12,7 @@ on_both = pytest.mark.parametrize("index", PREFIX_INDEXES)
 TEXT = [2 + at * at % 90 for at in range(130)]
 
 
+@pytest.mark.row("engine 7")
 @on_both
 @pytest.mark.parametrize("block_tokens", [1, 4, 16, 64])
 def test_02_a_shared_prefix_of_any_length_is_a_hit_to_its_last_token(index, block_tokens):
@@ -26,6 +27,7 @@ def test_02_a_shared_prefix_of_any_length_is_a_hit_to_its_last_token(index, bloc
         assert (receipt.cached_tokens, receipt.computed_tokens) == (shared, 2)
 
 
+@pytest.mark.row("engine 7")
 @on_both
 @pytest.mark.parametrize("grain", [16, 64])
 def test_02_what_a_border_cuts_off_a_hit_is_counted_as_computed_and_named(index, grain):

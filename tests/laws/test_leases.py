@@ -61,6 +61,7 @@ def left(desk: Desk) -> dict[str, int]:
 # ------------------------------------------------------------ law 10
 
 
+@pytest.mark.row("engine 11")
 @pytest.mark.parametrize("index", INDEXES)
 @given(
     seed=st.integers(0, 1 << 16),
@@ -106,7 +107,7 @@ def test_10_every_turn_ends_and_never_is_more_pinned_than_may_be(index, seed, po
     desk.core.check()
 
 
-@pytest.mark.row("pins")
+@pytest.mark.row("pins", "engine 11")
 @pytest.mark.parametrize("index", INDEXES)
 def test_10_one_owner_cannot_pin_what_others_may(index):
     desk = desk_with(index, config(pool_blocks=20), Budget(share=0.8, share_per_owner=0.5))
@@ -183,6 +184,7 @@ def test_10_what_is_promised_to_a_draft_does_not_keep_a_turn_waiting(index):
 # ------------------------------------------------------------ law 9
 
 
+@pytest.mark.row("engine 8")
 @pytest.mark.parametrize("index", INDEXES)
 @given(order=st.permutations(list(RetentionClass)[:6]))
 @settings(max_examples=20, deadline=None)
@@ -284,6 +286,7 @@ def test_09_a_leased_persona_outlasts_everything_and_an_unused_one_falls(index):
     assert desk.run(desk.job([*new, 5], shared=32, owner_id=BEN)).receipt.cached_tokens == 0
 
 
+@pytest.mark.row("engine 13")
 @pytest.mark.parametrize("index", INDEXES)
 def test_09_a_clock_that_jumps_evicts_no_live_session(index):
     desk = desk_with(index, config(pool_blocks=8, context_tokens=128), WHOLE)
@@ -298,6 +301,7 @@ def test_09_a_clock_that_jumps_evicts_no_live_session(index):
     assert left(desk) == {"live": 32}
 
 
+@pytest.mark.row("engine 13")
 @pytest.mark.parametrize("index", INDEXES)
 def test_09_what_expired_is_deleted_by_pressure_only(index):
     desk = desk_with(index, config(pool_blocks=8, context_tokens=128), WHOLE)

@@ -67,6 +67,7 @@ async def test_01_a_conversation_is_warm_after_a_restart(config):
         assert await say(chat, "How does it end?") >= known - 1
 
 
+@pytest.mark.row("engine 32")
 async def test_06_sessions_that_do_not_fit_are_parked_and_say_the_same(config):
     async with open_local(config) as engine:
         chats = [Chat(engine, owner=f"user-{number}") for number in range(4)]
@@ -81,6 +82,7 @@ async def test_06_sessions_that_do_not_fit_are_parked_and_say_the_same(config):
     assert stats.tiers[0].segments > 0
 
 
+@pytest.mark.row("engine 26")
 async def test_01_damaged_and_foreign_segments_are_computed_again(config, tmp_path):
     async with open_local(config) as engine:
         chat = Chat(engine)

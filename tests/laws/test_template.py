@@ -66,6 +66,7 @@ def receipt_of(end: ResponseEnded) -> Receipt:
     return end.response.receipt
 
 
+@pytest.mark.row("engine 1")
 @several
 @pytest.mark.parametrize(
     "template",
@@ -102,6 +103,7 @@ async def test_03_turns_stay_warm_where_only_replies_would_be_rewritten(
     assert whole[: len(before)] != before, "the template would have it otherwise"
 
 
+@pytest.mark.row("engine 4")
 @several
 async def test_03_a_conversation_keeps_its_first_date_and_a_new_one_has_todays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
@@ -158,6 +160,7 @@ async def test_03_a_template_that_rewrites_what_was_said_is_rendered_whole(tmp_p
     assert card.template.stability is Stability.UNSTABLE
 
 
+@pytest.mark.row("engine 3")
 async def test_03_a_failing_template_is_an_error_and_never_another_prompt(tmp_path: Path):
     picky = "{% if messages|length > 1 %}{{ raise_exception('one is enough') }}{% endif %}" + PLAIN
     async with served(tmp_path, picky) as (engine, domain):

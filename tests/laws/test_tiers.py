@@ -165,6 +165,7 @@ def test_01_a_close_parks_again_what_the_disk_had_let_go(index):
     assert sum(len(head.token_ids) for head in kept if head.session_id == "first") == 103
 
 
+@pytest.mark.row("engine 32")
 def test_04_nothing_is_matchable_before_it_has_arrived(index):
     desk, log = parked_desk(index)
     first = desk.submit(desk.job([*log, 5], session="chat"))
@@ -178,6 +179,7 @@ def test_04_nothing_is_matchable_before_it_has_arrived(index):
     assert desk.finish(second).receipt.cached_tokens >= len(log) - 1
 
 
+@pytest.mark.row("engine 32")
 def test_05_the_source_of_a_park_is_locked_until_it_has_arrived(index):
     desk = desk_with(index, pool_blocks=16)
     desk.run(desk.job(text(1, 100), session="chat"))

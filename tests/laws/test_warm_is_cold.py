@@ -33,6 +33,7 @@ async def engine():
         yield engine
 
 
+@pytest.mark.row("engine 30")
 async def test_06_conversations_that_stream_at_once_say_what_generate_says(engine):
     chats = [Chat(engine, owner=f"user-{i}") for i in range(len(TOPICS))]
 
@@ -108,6 +109,7 @@ async def test_10_turns_of_two_finish_in_a_pool_of_a_single_block(index):
         assert (refused.needed_tokens, refused.limit_tokens) == (17, 16)
 
 
+@pytest.mark.row("engine 17")
 async def test_07_permuted_blocks_say_the_same():
     async with open_local(a_config(blocks=64), make_cache=permuted_cache) as engine:
         chats = [Chat(engine, owner=f"user-{i}") for i in range(2)]
