@@ -15,7 +15,7 @@ instructions, messages or items of their own lies in their own scope, whatever i
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -23,12 +23,12 @@ from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.chat.library import Item, Text
-from app.chat.readers import kind_of, not_found, readable
+from app.chat.readers import kind_of, not_found, readable, scopes
 from app.db.base import Database
 from app.db.models import LibraryItem, LibraryVersion
-from app.db.types import ItemKind, VersionRef, Visibility
+from app.db.types import ItemKind, VersionRef
 from app.errors import PromptTooLong
-from app.ids import DocumentId, PersonaId, UserId
+from app.ids import DocumentId, ItemId, PersonaId, UserId
 from engine.api import (
     OPERATOR_SCOPE,
     CacheSource,
@@ -98,19 +98,27 @@ class Heads:
             return await newest(session, readable(user_id), persona_id, document_ids)
 
     async def for_reader(
-        self, card: ModelCard, user_id: UserId, refs: Sequence[VersionRef], *, was_sent: bool
+        self,
+        card: ModelCard,
+        user_id: UserId,
+        refs: Sequence[VersionRef],
+        *,
+        was_sent: bool,
+        readable: Mapping[ItemId, Scope] | None = None,
     ) -> tuple[Part, ...]:
         """`was_sent`: a conversation has this head already, and keeps the ids that it has.
 
-        Raises `NotFound` where the user may not, or may no longer, read one of them.
+        `readable`: as `readers.scopes` told a moment ago. Raises `NotFound` where the user may not, or
+        may no longer, read one of them.
         """
         anew = card.template.reads_clock and not was_sent
-        return await self._parts(card, readable(user_id), refs, anew=anew)
+        found = await self._scopes(user_id, refs) if readable is None else readable
+        return await self._parts(card, found, refs, anew=anew)
 
     async def published(self, card: ModelCard, refs: Sequence[VersionRef]) -> tuple[Part, ...]:
         """For nobody in particular. Raises `NotFound` where one of them is an owner's own."""
-        allowed = LibraryItem.owner_id.is_(None)
-        return await self._parts(card, allowed, refs, anew=card.template.reads_clock)
+        found = await self._scopes(None, refs)
+        return await self._parts(card, found, refs, anew=card.template.reads_clock)
 
     async def check_fits(self, kind: ItemKind, says: Text) -> None:
         """Raises `PromptTooLong` where nobody could say a word behind this text, and `EngineError`."""
@@ -135,10 +143,16 @@ class Heads:
         tokens = len(compiled.token_ids) or None
         return replace(item, summary=replace(item.summary, tokens=tokens))
 
+    async def _scopes(
+        self, user_id: UserId | None, refs: Sequence[VersionRef]
+    ) -> Mapping[ItemId, Scope]:
+        ids = [ref.id for ref in refs]
+        return await self._db.look(lambda session: scopes(session, user_id, ids))
+
     async def _parts(
         self,
         card: ModelCard,
-        allowed: ColumnElement[bool],
+        found: Mapping[ItemId, Scope],
         refs: Sequence[VersionRef],
         *,
         anew: bool,
@@ -146,16 +160,12 @@ class Heads:
         """`anew`: the template's opening, which the first of them has, may tell of another day."""
         if anew:
             self._known.pop(refs[0], None)
-        ids = [ref.id for ref in refs]
-        query = select(LibraryItem).where(LibraryItem.id.in_(ids), allowed)
-        found = await self._db.look(lambda session: session.scalars(query).all())
-        items = {item.id: item for item in found}
         parts = []
         scope = OPERATOR_SCOPE
         for ref in refs:
-            if ref.id not in items:
+            if ref.id not in found:
                 raise not_found(ItemKind.PERSONA if ref is refs[0] else ItemKind.DOCUMENT)
-            scope = _narrowed(scope, items[ref.id])
+            scope = _narrowed(scope, found[ref.id])
             parts.append(
                 Part(ref=ref, compiled=await self._compiled(card, ref, anew=anew), scope=scope)
             )
@@ -275,13 +285,9 @@ async def newest(
     )
 
 
-def _narrowed(scope: Scope, item: LibraryItem) -> Scope:
-    """Who may match the item's text behind a text of this scope."""
-    if item.visibility is Visibility.EVERYBODY or scope.startswith("user:"):
-        return scope
-    if item.visibility is Visibility.LISTED:
-        return Scope(f"{OPERATOR_SCOPE}:{item.id}")
-    return Scope(f"user:{item.owner_id}")
+def _narrowed(scope: Scope, own: Scope) -> Scope:
+    """Who may match a text of the scope `own` behind one of this scope."""
+    return scope if own == OPERATOR_SCOPE or scope.startswith("user:") else own
 
 
 def _messages(kind: ItemKind, says: Text | LibraryVersion) -> tuple[Message, ...]:

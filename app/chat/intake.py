@@ -270,7 +270,7 @@ class Intake:
         if persona_id is None or (branch.reads and branch.reads[0].id == persona_id):
             return branch
         reads = await self._heads.choose(user_id, persona_id, request.document_ids)
-        return msgspec.structs.replace(branch, reads=reads)
+        return msgspec.structs.replace(branch, reads=reads, readable=None)
 
     async def _head_text(
         self, card: ModelCard, user_id: UserId, request: TurnRequest, branch: Branch
@@ -281,7 +281,9 @@ class Intake:
         elif branch.reads:
             was_sent = branch.head is not None and branch.head.key == library_key(branch.reads)
             head = library_head(
-                await self._heads.for_reader(card, user_id, branch.reads, was_sent=was_sent)
+                await self._heads.for_reader(
+                    card, user_id, branch.reads, was_sent=was_sent, readable=branch.readable
+                )
             )
         elif request.tools is not None:
             head = HeadText(key="")

@@ -6,7 +6,7 @@ runs a job or talks to a socket.
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -15,12 +15,9 @@ import msgspec
 from app.chat.asked import Asked, Compared
 from app.db.types import Origin, VersionRef
 from app.events import ConversationView, MessageView, ResponseView
-from app.ids import ConversationId, MessageId, ResponseId, UserId
+from app.ids import ConversationId, ItemId, MessageId, ResponseId, UserId
 from app.people.usage import Ask, Cost
-from engine.api import (
-    Role,
-    Seam,
-)
+from engine.api import Role, Scope, Seam
 
 
 class Act(enum.StrEnum):
@@ -119,6 +116,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """None where it is yet to be made, or is not stored."""
     reads: tuple[VersionRef, ...] = ()
     """The persona that stands before the path, and its documents, each at the version it stays on."""
+    readable: Mapping[ItemId, Scope] | None = None
+    """Those of them that the user may read, as `readers.scopes` tells; None: it was not asked."""
     path: tuple[Node, ...] = ()
     head: Head | None = None
     """Under which the last turn of the path was sent, where that is known."""

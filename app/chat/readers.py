@@ -4,9 +4,10 @@ They are asked of the database each time, so what was granted or withdrawn holds
 what somebody begins to read, and whom something is listed for, is not deleted meanwhile.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
-from sqlalchemy import ColumnElement, delete, exists, or_, select
+from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, delete, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -15,9 +16,12 @@ from app.db.types import AccountRole, ItemKind, Visibility
 from app.errors import InvalidRequest, NotFound
 from app.ids import GroupId, ItemId, UserId
 from app.people.accounts import hold_user, normal_email, spelled
+from engine.api import OPERATOR_SCOPE, Scope
+
+Whose: TypeAlias = UserId | BindParameter[UserId]
 
 
-def readable(user_id: UserId) -> ColumnElement[bool]:
+def readable(user_id: Whose) -> ColumnElement[bool]:
     """What the user may read, now: everybody's, their own, where they or a group of theirs are listed.
 
     Administrators read whatever is the operator's, since they write it.
@@ -37,14 +41,47 @@ def readable(user_id: UserId) -> ColumnElement[bool]:
     )
 
 
-def editable(user_id: UserId) -> ColumnElement[bool]:
+def editable(user_id: Whose) -> ColumnElement[bool]:
     """What the user may write versions of: their own, and as an administrator the operator's."""
     own = LibraryItem.owner_id.is_not_distinct_from(user_id)
     return or_(own, LibraryItem.owner_id.is_(None) & is_admin(user_id))
 
 
-def is_admin(user_id: UserId) -> ColumnElement[bool]:
+def is_admin(user_id: Whose) -> ColumnElement[bool]:
     return exists().where(User.id == user_id, User.role == AccountRole.ADMIN)
+
+
+def _of_items(allowed: ColumnElement[bool]) -> Select[ItemId, Visibility, UserId | None]:
+    told = LibraryItem.id, LibraryItem.visibility, LibraryItem.owner_id
+    named = LibraryItem.id.in_(bindparam("items", expanding=True))
+    return select(*told).where(named, allowed)
+
+
+_READABLE = _of_items(readable(bindparam("user")))
+_PUBLISHED = _of_items(LibraryItem.owner_id.is_(None))
+"""Built once, as one is asked at every turn: to say it costs more than to run it."""
+
+
+def scopes(
+    session: Session, user_id: UserId | None, item_ids: Sequence[ItemId]
+) -> Mapping[ItemId, Scope]:
+    """Those of them that the user may read, now, and who may match what each says by itself.
+
+    For nobody in particular: those that are the operator's.
+    """
+    query = _PUBLISHED if user_id is None else _READABLE
+    found = session.execute(query, {"items": item_ids, "user": user_id})
+    return {id_: _scope(id_, visibility, owner_id) for id_, visibility, owner_id in found}
+
+
+def _scope(item_id: ItemId, visibility: Visibility, owner_id: UserId | None) -> Scope:
+    match visibility:
+        case Visibility.EVERYBODY:
+            return OPERATOR_SCOPE
+        case Visibility.LISTED:
+            return Scope(f"{OPERATOR_SCOPE}:{item_id}")
+        case Visibility.OWNER:
+            return Scope(f"user:{owner_id}")
 
 
 def not_found(kind: ItemKind) -> NotFound:

@@ -26,7 +26,7 @@ from app.chat.ledger import (
     cost_of,
 )
 from app.chat.places import OPEN, branch_to, check_place, reply_text, turning_point
-from app.chat.readers import hold
+from app.chat.readers import hold, scopes
 from app.db.base import Database
 from app.db.models import Base, Conversation, Message, Response, User
 from app.db.types import Origin, text_bytes, utc_now
@@ -200,7 +200,15 @@ def _after(session: Session, user_id: UserId, response_id: ResponseId) -> Branch
     if row is None:
         return None
     conversation = session.get_one(Conversation, row.conversation_id)
-    return branch_to(session, conversation, row.message_id)
+    return _read_by(session, user_id, branch_to(session, conversation, row.message_id))
+
+
+def _read_by(session: Session, user_id: UserId, branch: Branch) -> Branch:
+    """With what the user may read of it: a look of its own costs as much as all of this one."""
+    if not branch.reads:
+        return branch
+    readable = scopes(session, user_id, [ref.id for ref in branch.reads])
+    return msgspec.structs.replace(branch, readable=readable)
 
 
 def _at(session: Session, user_id: UserId, place: Place) -> Branch | Acceptance:
@@ -212,7 +220,7 @@ def _at(session: Session, user_id: UserId, place: Place) -> Branch | Acceptance:
     if earlier is not None:
         return _repeated(session, conversation, earlier)
     leaf_id, resumed = turning_point(session, conversation, place)
-    branch = branch_to(session, conversation, leaf_id)
+    branch = _read_by(session, user_id, branch_to(session, conversation, leaf_id))
     return msgspec.structs.replace(branch, resumed=resumed)
 
 

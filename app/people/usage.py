@@ -29,7 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.db.base import Database, upsert
-from app.db.models import Conversation, Meter, Response, UsageDay
+from app.db.models import Base, Conversation, Meter, Response, UsageDay
 from app.db.types import QuotaKind
 from app.ids import ConversationId, ResponseId, UserId
 from app.people import rates
@@ -206,8 +206,7 @@ class Usage:
         self.release(response_id)
 
     def _held_by(self, user_id: UserId) -> Sequence[Ask]:
-        asks = [held.ask for held in list(self._holds.values())]
-        return [one for one in asks if one.user_id == user_id]
+        return [held.ask for held in list(self._holds.values()) if held.ask.user_id == user_id]
 
     # ------------------------------------------------------------ besides turns
 
@@ -374,14 +373,15 @@ def _counting(insert: postgresql.Insert | sqlite.Insert) -> Executable:
             "day": day,
         },
     )
-    return query.returning(Meter.stored_bytes, Meter.requests, Meter.tokens)
+    return query.returning(_METER.c.stored_bytes, _METER.c.requests, _METER.c.tokens)
 
 
+_METER = Base.metadata.tables[Meter.__tablename__]
 _COUNT = {
-    "postgresql": _counting(postgresql.insert(Meter)),
-    "sqlite": _counting(sqlite.insert(Meter)),
+    "postgresql": _counting(postgresql.insert(_METER)),
+    "sqlite": _counting(sqlite.insert(_METER)),
 }
-"""Built once: every turn counts."""
+"""Built once, and into the table: every turn counts, and no session knows what comes of it."""
 
 
 def _write_down(session: Session, ask: Ask, day: str, cost: Cost) -> None:
