@@ -183,6 +183,26 @@ describe("a growing answer", () => {
     expect(blocks.map(shown).join("")).toBe(html(`${text}\nBehind.`, false));
   });
 
+  it.each([
+    ["paragraph", "", (i: number) => `word ${i} and **more** of the same, again and again `],
+    ["item", "- top\n\n  ```py\n", (i: number) => `  x${i} = 1  # a line of the code in it\n`],
+  ])("takes as much work in the end of an endless %s as in its beginning", (_, head, piece) => {
+    const markdown = new Markdown();
+    const costs: number[] = [];
+    let text = head;
+    for (let i = 0; costs.length < 4; i += 1) {
+      text += piece(i);
+      markdown.update(text, false);
+      if (text.length >= 4_000 * (costs.length + 1))
+        costs.push(markdown.work.read + markdown.work.rendered);
+    }
+    const [first = 0, second = 0, ...others] = costs.map((cost, i) => cost - (costs[i - 1] ?? 0));
+
+    expect(first).toBeLessThan(1.5 * second);
+    expect(Math.max(...others)).toBeLessThan(1.5 * second);
+    expect(markdown.update(text, true).map(shown).join("")).toBe(html(text));
+  });
+
   it("draws no piece again that did not change", () => {
     const markdown = new Markdown();
     const items = Array.from({ length: 50 }, (_, i) => `- item ${i}\n`).join("");

@@ -9,6 +9,7 @@ import {
   goesOn,
   type Grouped,
   grouped,
+  isLittle,
   isLoose,
   isPieced,
   isShut,
@@ -122,6 +123,7 @@ export class Markdown {
 
   update(text: string, done: boolean): readonly Block[] {
     const whole = text.replace(/\r\n?/g, "\n");
+    if (!done && this.#mayWait(whole)) return this.#kept;
     if (!whole.startsWith(this.#text) || done) this.#reset(whole, done);
     this.#text = whole;
 
@@ -148,6 +150,11 @@ export class Markdown {
     const first = blocks[closing];
     if (first && long === closing) this.#fasten(first);
     return this.#kept;
+  }
+
+  #mayWait(whole: string): boolean {
+    const open = this.#text.length - this.#read;
+    return isLittle(whole.length - this.#text.length, open) && whole.startsWith(this.#text);
   }
 
   // A link may be defined below what refers to it, also in a list or a quotation; and what looked

@@ -10,6 +10,16 @@ import type { Token, Tokens } from "marked";
 /** So many pieces at the end are read again: the last line may still join the one before it. */
 const OPEN_PIECES = 3;
 
+const LONG = 4_000;
+const PARTS = 100;
+
+/**
+ * Whether so many characters may wait until there are more, behind so many that are read again with them:
+ * so a word costs no more in the end of one endless paragraph, quotation or item than in its beginning.
+ */
+export const isLittle = (added: number, open: number): boolean =>
+  open > LONG && added < open / PARTS;
+
 export type Pieced = Tokens.List | Tokens.Table | Tokens.Code;
 
 export const isPieced = (token: Token | undefined): token is Pieced =>
