@@ -18,6 +18,8 @@ export class History {
   /** Where the messages begin that are older than all that are here; null: there are none. */
   #before = $state.raw<string | null>(null);
   readonly isWhole = $derived(this.#before === null);
+  /** The page on its way: whoever wants more meanwhile waits for it as well. */
+  #coming: { readonly before: string; readonly read: Promise<void> } | null = null;
 
   constructor(private readonly reader: Reader) {}
 
@@ -28,7 +30,7 @@ export class History {
 
   /** Another conversation is shown, and nothing of it is here yet. */
   forget(): void {
-    this.#before = null;
+    this.#before = this.#coming = null;
   }
 
   /** The newest messages, back to the oldest that was here before. Rejects with `ApiError`. */
@@ -64,12 +66,23 @@ export class History {
   }
 
   async #read(id: string, isThere: () => boolean): Promise<void> {
-    while (id === this.reader.id && this.#before !== null && !isThere()) {
-      const before = this.#before;
+    while (id === this.reader.id && this.#before !== null && !isThere())
+      await this.#page(id, this.#before);
+  }
+
+  #page(id: string, before: string): Promise<void> {
+    if (this.#coming?.before !== before) this.#coming = { before, read: this.#ask(id, before) };
+    return this.#coming.read;
+  }
+
+  async #ask(id: string, before: string): Promise<void> {
+    try {
       const page = await api.messages(id, before);
-      if (id !== this.reader.id || before !== this.#before) continue;
+      if (id !== this.reader.id || before !== this.#before) return;
       this.reader.state = earlier(this.reader.state, page.items);
       this.#before = page.next_cursor;
+    } finally {
+      if (this.#coming?.before === before) this.#coming = null;
     }
   }
 }
