@@ -8,17 +8,24 @@ from openai import OpenAI
 
 from app.ids import new_user_id
 from engine.api import Engine
+from tests.kit.db import BOTH, finished, new_postgres_url
 from tests.kit.echo import EchoEngine, with_calls
 from tests.kit.server import Server, fork_server, run_command
 from tests.kit.serving import Serving, serving
 
 
-@pytest.fixture(scope="session")
-def echo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+@pytest.fixture(scope="session", params=BOTH)
+def echo_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serving]:
     async def open_engine() -> Engine:
         return EchoEngine(with_calls())
 
-    with serving(tmp_path_factory.mktemp("echo"), open_engine) as server:
+    url = None
+    if request.param == "postgres":
+        migrated = request.getfixturevalue("migrated_postgres")
+        url = finished(new_postgres_url(request.getfixturevalue("postgres"), migrated))
+    with serving(tmp_path_factory.mktemp("echo"), open_engine, database_url=url) as server:
         yield server.until_warm()
 
 
