@@ -24,7 +24,7 @@ from sqlalchemy import make_url
 
 from tests.chaos.people import Talker, branch, look
 from tests.kit.db import new_postgres_url, start_postgres
-from tests.kit.server import Server, signed_in, start_server
+from tests.kit.server import READY_S, Server, signed_in, start_server
 from tests.kit.tab import Person, Site, person
 
 REST_S = 300.0
@@ -99,6 +99,10 @@ async def live_through(
             for talker in crowd:
                 lives.create_task(talker.live(ending))
             await harm()
+            async with asyncio.timeout(READY_S):
+                # Where processes have to share a core, nobody may have been answered until now.
+                while not any(text for one in crowd for _, text in one.told.ends.values()):  # noqa: ASYNC110  people tell nobody
+                    await asyncio.sleep(0.05)
             ending.set()
         faults = [f"{one.person.email}: {fault}" for one in crowd for fault in await look(one)]
         faults += await asyncio.to_thread(restless, house.server)
